@@ -1,0 +1,167 @@
+"""Clauses: the decorator that states one, and the registry that knows them all."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+
+from nnx_spec.features import FEATURES
+from nnx_spec.sources import SOURCES
+
+ID_PATTERN = re.compile(r"(?P<chapter>[A-Z]{3,4})-\d{3}")
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+class ClauseError(ValueError):
+    """A clause is stated wrongly: bad id, source or feature, no docstring, or a taken id."""
+
+
+class Level(enum.Enum):
+    """How binding a clause is, in the words of RFC 2119."""
+
+    MUST = "MUST"
+    SHOULD = "SHOULD"
+    MAY = "MAY"
+
+
+MUST, SHOULD, MAY = Level.MUST, Level.SHOULD, Level.MAY
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One rule of the specification.
+
+    Attributes:
+      id: chapter and number, `VAR-001`; never changed, never reused.
+      level: how binding the rule is.
+      source: where the public documentation states it, `guides/filters_guide#anchor`.
+      needs: features without which the clause does not apply to a target; an entry may name
+        alternatives, `hijax.qdd | hijax.ref`, any of which suffices.
+      since: the first edition that has the clause.
+      until: the last edition that has it, or None.
+      rule: the normative text; its first paragraph is the rule in one sentence.
+      test: the test function or class that decides it.
+    """
+
+    id: str
+    level: Level
+    source: str
+    needs: frozenset[str]
+    since: int
+    until: int | None
+    rule: str
+    test: Callable[..., Any]
+
+    @property
+    def chapter(self) -> str:
+        """The chapter's letters: `VAR` of `VAR-001`."""
+        return self.id.split("-")[0]
+
+    @property
+    def sentence(self) -> str:
+        """The rule in one sentence: the first paragraph of its text, on one line."""
+        return " ".join(self.rule.split("\n\n")[0].split())
+
+    def missing(self, features: Collection[str]) -> list[str]:
+        """Lists the needs that a target with these features does not meet."""
+        return sorted(need for need in self.needs if not alternatives(need) & set(features))
+
+
+def alternatives(need: str) -> set[str]:
+    """Splits a need such as `hijax.qdd | hijax.ref` into the features that meet it."""
+    return {name.strip() for name in need.split("|")}
+
+
+class Registry(Mapping[str, Clause]):
+    """The clauses that have been stated, by id, in order of chapter and number."""
+
+    def __init__(self) -> None:
+        self._clauses: dict[str, Clause] = {}
+
+    def __getitem__(self, id: str) -> Clause:
+        return self._clauses[id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._clauses))
+
+    def __len__(self) -> int:
+        return len(self._clauses)
+
+    def add(self, clause: Clause) -> None:
+        """Registers a clause.
+
+        Raises:
+          ClauseError: the id is taken by another test.
+        """
+        known = self._clauses.get(clause.id)
+        if known is not None and _place(known.test) != _place(clause.test):
+            raise ClauseError(
+                f"clause {clause.id} is stated twice: by {_place(known.test)}"
+                f" and {_place(clause.test)}"
+            )
+        self._clauses[clause.id] = clause
+
+
+REGISTRY = Registry()
+
+
+def clause(
+    id: str,
+    level: Level,
+    *,
+    source: str,
+    needs: Iterable[str] = (),
+    since: int = 1,
+    until: int | None = None,
+    registry: Registry = REGISTRY,
+) -> Callable[[Test], Test]:
+    """States that the decorated test function, or class of them, decides a clause.
+
+    The docstring is the normative text. See `Clause` for the parameters.
+
+    Raises:
+      ClauseError: the id, source or a need is not well-formed or not known, the docstring is
+        missing, or the id is taken.
+    """
+
+    def state(test: Test) -> Test:
+        if not ID_PATTERN.fullmatch(id):
+            raise ClauseError(f"clause id {id!r} is not of the form ABC-123")
+        if not test.__doc__:
+            raise ClauseError(f"clause {id} has no docstring, so it states no rule")
+        if source.split("#")[0] not in SOURCES:
+            raise ClauseError(
+                f"clause {id} has the unknown source {source!r}; known: {', '.join(SOURCES)}"
+            )
+        for need in needs:
+            if unknown := alternatives(need) - FEATURES.keys():
+                raise ClauseError(
+                    f"clause {id} needs the unknown feature {', '.join(sorted(unknown))}"
+                )
+        rule = inspect.cleandoc(test.__doc__)
+        registry.add(Clause(id, level, source, frozenset(needs), since, until, rule, test))
+        return pytest.mark.clause(id)(test)
+
+    return state
+
+
+def load() -> Registry:
+    """Imports every chapter and returns the registry of all clauses."""
+    import nnx_spec.chapters as chapters
+
+    for module in pkgutil.walk_packages(chapters.__path__, chapters.__name__ + "."):
+        importlib.import_module(module.name)
+    return REGISTRY
+
+
+def _place(test: Callable[..., Any]) -> str:
+    return f"{test.__module__}.{test.__qualname__}"

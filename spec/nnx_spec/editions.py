@@ -1,0 +1,37 @@
+"""Editions: which clauses a version of the specification consists of."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+
+from nnx_spec.clauses import Level
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A chapter of an edition: its letters, its title, and the level of each of its clauses."""
+
+    name: str
+    title: str
+    finished: bool
+    levels: dict[str, Level]
+
+
+def chapters(edition: int = 1) -> dict[str, Chapter]:
+    """Reads the chapters of an edition, by their letters, in the edition's order.
+
+    Raises:
+      FileNotFoundError: there is no such edition.
+    """
+    text = (resources.files("nnx_spec") / f"edition_{edition}.toml").read_text()
+    return {
+        name: Chapter(
+            name,
+            chapter["title"],
+            chapter["finished"],
+            {id: Level(level) for id, level in chapter["levels"].items()},
+        )
+        for name, chapter in tomllib.loads(text)["chapters"].items()
+    }

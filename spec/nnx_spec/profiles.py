@@ -1,0 +1,39 @@
+"""Example profiles: on how many generated examples each property is tried.
+
+`smoke` takes seconds and catches gross breakage; `default` is derandomized, so that a gate never
+flips by itself; `thorough` draws fresh examples on every run and is meant for a nightly job.
+"""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, Phase, settings
+
+PROFILES = ("smoke", "default", "thorough")
+
+_COMMON = {
+    "deadline": None,
+    "print_blob": False,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+}
+
+
+def activate(name: str, *, shrink: bool = True) -> None:
+    """Makes a profile hypothesis' current one.
+
+    Args:
+      name: one of `PROFILES`.
+      shrink: whether a failing example is made as small as possible before it is reported.
+
+    Raises:
+      ValueError: there is no such profile.
+    """
+    if name not in PROFILES:
+        raise ValueError(f"no profile {name!r}; there are {', '.join(PROFILES)}")
+    phases = [Phase.explicit, Phase.generate, *([Phase.shrink] if shrink else [])]
+    budget = {
+        "smoke": {"max_examples": 3, "derandomize": True},
+        "default": {"max_examples": 25, "derandomize": True},
+        "thorough": {"max_examples": 500},
+    }[name]
+    settings.register_profile(f"nnx-{name}", phases=phases, database=None, **_COMMON, **budget)
+    settings.load_profile(f"nnx-{name}")

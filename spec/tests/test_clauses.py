@@ -1,0 +1,119 @@
+"""The lint of the spec: what every clause must have, and what the machinery refuses."""
+
+import inspect
+
+import pytest
+
+import nnx_spec
+from nnx_spec import MUST, ClauseError, Registry, clause, editions, sources
+from nnx_spec.features import FEATURES
+
+CLAUSES = nnx_spec.load()
+CHAPTERS = editions.chapters(1)
+
+
+def rule(nnx):
+    """Water is wet."""
+
+
+def test_the_first_edition_has_249_clauses_in_14_chapters():
+    assert len(CHAPTERS) == 14
+    assert sum(len(chapter.levels) for chapter in CHAPTERS.values()) == 249
+
+
+@pytest.mark.parametrize("name", [name for name, chapter in CHAPTERS.items() if chapter.finished])
+def test_a_finished_chapter_states_each_of_its_clauses_at_its_level(name):
+    stated = {id: CLAUSES[id].level for id in CLAUSES if CLAUSES[id].chapter == name}
+    assert stated == CHAPTERS[name].levels
+
+
+def test_a_clause_belongs_to_a_finished_chapter():
+    finished = {name for name, chapter in CHAPTERS.items() if chapter.finished}
+    assert {clause.chapter for clause in CLAUSES.values()} == finished
+
+
+@pytest.mark.parametrize("id", CLAUSES)
+def test_a_clause_states_its_rule_in_a_sentence(id):
+    sentence = CLAUSES[id].sentence
+    assert sentence.endswith("."), sentence
+    assert 20 <= len(sentence) <= 400, sentence
+
+
+@pytest.mark.parametrize("id", CLAUSES)
+def test_a_clause_has_a_test_that_takes_the_target(id):
+    test = CLAUSES[id].test
+    tests = [test]
+    if inspect.isclass(test):
+        tests = [member for name, member in vars(test).items() if name.startswith("test_")]
+        assert tests, f"{test.__qualname__} has no test method"
+    for test in tests:
+        test = getattr(test, "hypothesis", test) and inspect.unwrap(test)
+        assert "nnx" in inspect.signature(test).parameters, test.__qualname__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("VAR-1", MUST, "key_concepts"), "VAR-1"),
+        (("var-001", MUST, "key_concepts"), "var-001"),
+        (("VAR-001", MUST, "hearsay"), "hearsay"),
+    ],
+)
+def test_a_badly_formed_clause_is_refused(arguments, message):
+    id, level, source = arguments
+    registry = Registry()
+    with pytest.raises(ClauseError, match=message):
+        clause(id, level, source=source, registry=registry)(rule)
+    assert len(registry) == 0
+
+
+def test_a_clause_without_a_rule_is_refused():
+    with pytest.raises(ClauseError, match="VAR-001 has no docstring"):
+        clause("VAR-001", MUST, source="key_concepts", registry=Registry())(lambda nnx: None)
+
+
+def test_an_unknown_feature_is_refused_by_name():
+    with pytest.raises(ClauseError, match="telepathy"):
+        clause(
+            "VAR-001", MUST, source="key_concepts", needs={"hijax | telepathy"}, registry=Registry()
+        )(rule)
+
+
+def test_an_id_is_given_once():
+    registry = Registry()
+    clause("VAR-001", MUST, source="key_concepts", registry=registry)(rule)
+
+    def other(nnx):
+        """Fire is hot."""
+
+    with pytest.raises(ClauseError, match=r"VAR-001 is stated twice: by .*rule and .*other"):
+        clause("VAR-001", MUST, source="key_concepts", registry=registry)(other)
+    assert registry["VAR-001"].rule == "Water is wet."
+
+
+@pytest.mark.parametrize(
+    ("features", "missing"),
+    [
+        ([], ["hijax.qdd | hijax.ref", "mutable-flag"]),
+        (["hijax.ref"], ["mutable-flag"]),
+        (["mutable-flag", "hijax.qdd"], []),
+    ],
+)
+def test_a_need_is_met_by_any_of_its_alternatives(features, missing):
+    registry = Registry()
+    needs = {"hijax.qdd | hijax.ref", "mutable-flag"}
+    clause("VAR-001", MUST, source="key_concepts", needs=needs, registry=registry)(rule)
+    assert registry["VAR-001"].missing(features) == missing
+
+
+def test_features_are_told_in_a_sentence():
+    assert all(sentence.endswith(".") for sentence in FEATURES.values())
+
+
+@pytest.mark.parametrize("id", CLAUSES)
+def test_a_source_has_an_address(id):
+    assert sources.url(CLAUSES[id].source).startswith("https://")
+
+
+def test_an_anchor_is_part_of_the_address():
+    assert sources.url("key_concepts#pytree") == f"{sources.BASE}key_concepts.html#pytree"
