@@ -1,14 +1,29 @@
-"""Oracles: what an object must look like from outside, computed without the target's own graph functions."""
+"""Oracles: what an object must look like from outside, without the target's own graph functions.
+
+Two kinds. Observations read a built object, a Variable or a State by attribute, item and iteration
+alone: `snapshot`, `walk`, `at`, `state_items`. Expectations work on plans and never see a target:
+`graph_items`, `objects`, `has_sharing`.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from nnx_spec.plans import NodePlan, Plan, SharedPlan, StaticPlan, VariablePlan, is_array
+from nnx_spec.plans import (
+    ArrayPlan,
+    NodePlan,
+    Plan,
+    SharedPlan,
+    StaticPlan,
+    VariablePlan,
+    is_array,
+)
 
 Path = tuple[str | int, ...]
 
@@ -17,7 +32,7 @@ IMPLICIT_METADATA = frozenset({"hijax", "ref", "mutable", "had_ref", "eager_shar
 
 
 def array_record(value: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """Describes an array exactly: dtype, shape and bytes, so that NaN equals itself and 0.0 is not -0.0."""
+    """Describes an array by dtype, shape and bytes: NaN equals itself, and 0.0 is not -0.0."""
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         data = np.asarray(jax.random.key_data(value))
         return str(value.dtype), tuple(value.shape), data.tobytes()
@@ -28,9 +43,8 @@ def array_record(value: Any) -> tuple[str, tuple[int, ...], bytes]:
 def value_record(value: Any) -> Any:
     """Describes a Variable's value, an array or a pytree of them, exactly."""
     leaves, structure = jax.tree.flatten(value)
-    return str(structure), tuple(
-        array_record(np.asarray(x) if np.isscalar(x) else x) for x in leaves
-    )
+    records = (array_record(np.asarray(leaf) if np.isscalar(leaf) else leaf) for leaf in leaves)
+    return str(structure), tuple(records)
 
 
 def user_metadata(variable: Any) -> dict[str, Any]:
@@ -38,25 +52,10 @@ def user_metadata(variable: Any) -> dict[str, Any]:
     return {k: v for k, v in variable.get_metadata().items() if k not in IMPLICIT_METADATA}
 
 
-def variable_record(variable: Any) -> tuple[str, Any, tuple[tuple[str, Any], ...]]:
-    """Describes a Variable: class name, value and the user's metadata."""
-    return (
-        type(variable).__name__,
-        value_record(variable.get_value()),
-        tuple(sorted(user_metadata(variable).items())),
-    )
-
-
-def children(nnx: Any, node: Any) -> list[tuple[str | int, Any]]:
-    """Lists a node's children by public means only, sorted as `sort_key` says; [] for what is no node."""
-    if isinstance(node, (nnx.List, list, tuple)):
-        return list(enumerate(node))
-    if isinstance(node, (nnx.Dict, Mapping)):
-        return sorted(((k, node[k]) for k in node), key=lambda item: sort_key(item[0]))
-    if isinstance(node, (nnx.Module, nnx.Pytree, nnx.Object)):
-        public = ((k, v) for k, v in vars(node).items() if not k.startswith("_"))
-        return sorted(public, key=lambda item: sort_key(item[0]))
-    return []
+def variable_record(variable: Any) -> tuple[type, Any, tuple[tuple[str, Any], ...]]:
+    """Describes a Variable: class, value to the bit, and the user's metadata."""
+    metadata = tuple(sorted(user_metadata(variable).items()))
+    return type(variable), value_record(variable.get_value()), metadata
 
 
 def sort_key(key: Any) -> tuple[bool, Any]:
@@ -64,84 +63,115 @@ def sort_key(key: Any) -> tuple[bool, Any]:
     return (isinstance(key, str), key)
 
 
+def is_node(nnx: Any, value: Any) -> bool:
+    """Tells whether a value is an object of the target that has children."""
+    return isinstance(value, (nnx.Module, nnx.Pytree, nnx.Object, nnx.List, nnx.Dict))
+
+
+def children(nnx: Any, node: Any) -> list[tuple[str | int, Any]]:
+    """Lists a node's children, its items or public attributes, in order; others have none."""
+    if isinstance(node, (nnx.List, list, tuple)):
+        return list(enumerate(node))
+    if isinstance(node, (nnx.Dict, Mapping)):
+        return sorted(((key, node[key]) for key in node), key=lambda item: sort_key(item[0]))
+    if is_node(nnx, node):
+        public = ((key, value) for key, value in vars(node).items() if not key.startswith("_"))
+        return sorted(public, key=lambda item: sort_key(item[0]))
+    return []
+
+
+def at(nnx: Any, root: Any, path: Path) -> Any:
+    """Returns what stands at a path of an object graph.
+
+    Raises:
+      KeyError: the path leads nowhere.
+    """
+    return functools.reduce(lambda node, key: dict(children(nnx, node))[key], path, root)
+
+
+def walk(nnx: Any, root: Any) -> list[tuple[Path, Any]]:
+    """Lists everything in an object graph with its path, parents first, each object once."""
+    found: list[tuple[Path, Any]] = []
+    seen: set[int] = set()
+
+    def visit(path: Path, value: Any) -> None:
+        if isinstance(value, nnx.Variable) or is_node(nnx, value):
+            if id(value) in seen:
+                return
+            seen.add(id(value))
+        found.append((path, value))
+        for key, child in children(nnx, value):
+            visit((*path, key), child)
+
+    visit((), root)
+    return found
+
+
+def nodes(nnx: Any, root: Any) -> list[Any]:
+    """Lists the nodes of an object graph, each once."""
+    return [value for _, value in walk(nnx, root) if is_node(nnx, value)]
+
+
+def variables(nnx: Any, root: Any) -> list[Any]:
+    """Lists the Variables of an object graph, each once."""
+    return [value for _, value in walk(nnx, root) if isinstance(value, nnx.Variable)]
+
+
 def snapshot(nnx: Any, root: Any, *, identities: bool = False) -> Any:
     """Describes an object graph as nested plain tuples, sharing and cycles included.
 
-    Two objects are equal in class, attributes, Variables (class, value to the bit, metadata), static values and
-    sharing exactly when their snapshots are equal.
+    Two graphs have equal snapshots exactly when they are equal in classes, keys, Variables (class,
+    value to the bit, metadata), arrays, static values with their types, and sharing.
 
     Args:
       nnx: the target.
       root: the object to describe.
-      identities: whether the identities of objects, Variables and arrays take part.
+      identities: whether the identities of nodes, Variables and arrays take part as well.
     """
     seen: dict[int, int] = {}
 
+    def identity(value: Any) -> tuple[int, ...]:
+        return (id(value),) if identities else ()
+
     def visit(value: Any) -> Any:
-        is_variable = isinstance(value, nnx.Variable)
-        is_node = isinstance(value, (nnx.Module, nnx.Pytree, nnx.Object))
-        identity = (id(value),) if identities else ()
-        if is_variable or is_node:
+        if isinstance(value, nnx.Variable) or is_node(nnx, value):
             if id(value) in seen:
                 return ("seen", seen[id(value)])
             seen[id(value)] = len(seen)
-        if is_variable:
-            raw = tuple(map(id, jax.tree.leaves(value.get_value()))) if identities else ()
-            return (*variable_record(value), *identity, *raw)
+        if isinstance(value, nnx.Variable):
+            arrays = jax.tree.leaves(value.get_value()) if identities else ()
+            return (*variable_record(value), *identity(value), *map(id, arrays))
         if is_array(value):
-            return ("array", array_record(value), *identity)
-        if is_node or isinstance(value, (list, tuple, Mapping)):
+            return ("array", array_record(value), *identity(value))
+        if is_node(nnx, value) or isinstance(value, (list, tuple, Mapping)):
             inner = tuple((key, visit(child)) for key, child in children(nnx, value))
-            return (type(value).__name__, inner, *(identity if is_node else ()))
-        return ("static", value)
+            return (type(value), inner, *(identity(value) if is_node(nnx, value) else ()))
+        return ("static", type(value), value)
 
     return visit(root)
 
 
-def objects(plan: Plan) -> list[tuple[Plan, list[Path]]]:
-    """Lists a plan's objects in reading order, each with every path that leads to it without walking in a circle."""
-    found: list[tuple[Plan, list[Path]]] = []
-
-    def number(plan: Plan) -> None:
-        if isinstance(plan, (NodePlan, VariablePlan)):
-            found.append((plan, []))
-        if isinstance(plan, NodePlan):
-            for _, child in plan.children:
-                number(child)
-
-    number(plan)
-    index = {id(item): n for n, (item, _) in enumerate(found)}
-    if len(index) != len(
-        found
-    ):  # equal plans may be one object; tell them apart by walking in reading order
-        raise ValueError("a plan uses one sub-plan object twice; build each occurrence anew")
-
-    def walk(plan: Plan, path: Path, above: tuple[int, ...]) -> None:
-        if isinstance(plan, SharedPlan):
-            target = found[plan.to][0]
-            found[plan.to][1].append(path)
-            if plan.to not in above and isinstance(target, NodePlan):
-                descend(target, path, above)
-        elif isinstance(plan, (NodePlan, VariablePlan)):
-            found[index[id(plan)]][1].append(path)
-            if isinstance(plan, NodePlan):
-                descend(plan, path, above)
-
-    def descend(node: NodePlan, path: Path, above: tuple[int, ...]) -> None:
-        for key, child in node.children:
-            walk(child, (*path, key), (*above, index[id(node)]))
-
-    walk(plan, (), ())
-    return found
+def state_items(state: Any, path: Path = ()) -> list[tuple[Path, Any]]:
+    """Lists a State's leaves with their paths, in canonical order, read by item alone."""
+    if not isinstance(state, Mapping):
+        return [(path, state)]
+    keys = sorted(state, key=sort_key)
+    return [item for key in keys for item in state_items(state[key], (*path, key))]
 
 
-def has_sharing(plan: Plan) -> bool:
-    """Tells whether some object stands at more than one place of the plan."""
-    return any(isinstance(item, SharedPlan) for _, item in leaves(plan))
+def leaf_record(nnx: Any, leaf: Any) -> Any:
+    """Describes a State's leaf, a Variable or an array."""
+    return variable_record(leaf) if isinstance(leaf, nnx.Variable) else array_record(leaf)
+
+
+def names_path(message: str, path: Path) -> bool:
+    """Tells whether a message names a path, however spelled: `a.0.b`, `a/0/b`, `('a', 0, 'b')`."""
+    joined = r"\W+".join(re.escape(str(key)) for key in path)
+    return re.search(rf"(?<!\w){joined}(?!\w)", message) is not None
 
 
 def leaves(plan: Plan, path: Path = ()) -> Iterator[tuple[Path, Plan]]:
-    """Yields everything in a plan that is no node, with its path, in the order that `sort_key` gives."""
+    """Yields everything in a plan that is no node, with its path, in canonical order."""
     if isinstance(plan, NodePlan):
         for key, child in sorted(plan.children, key=lambda item: sort_key(item[0])):
             yield from leaves(child, (*path, key))
@@ -149,6 +179,86 @@ def leaves(plan: Plan, path: Path = ()) -> Iterator[tuple[Path, Plan]]:
         yield path, plan
 
 
+def objects(plan: Plan) -> list[tuple[Plan, list[Path]]]:
+    """Lists a plan's objects by number, each with every path to it that does not go in circles.
+
+    A path that comes back to an ancestor ends there.
+    """
+    found = _links(plan)
+    paths: list[list[Path]] = [[] for _ in found]
+
+    def walk(number: int, path: Path, above: tuple[int, ...]) -> None:
+        paths[number].append(path)
+        if number not in above:
+            for key, child in found[number][1]:
+                if isinstance(child, int):
+                    walk(child, (*path, key), (*above, number))
+
+    walk(0, (), ())
+    return [(item, paths[number]) for number, (item, _) in enumerate(found)]
+
+
+def has_sharing(plan: Plan) -> bool:
+    """Tells whether some object stands at more than one place of the plan."""
+    return any(isinstance(item, SharedPlan) for _, item in leaves(plan))
+
+
+def has_cycle(plan: Plan) -> bool:
+    """Tells whether some object of the plan can be reached from itself."""
+    return any(
+        path != other and path == other[: len(path)]
+        for _, paths in objects(plan)
+        for path in paths
+        for other in paths
+    )
+
+
+def graph_items(plan: Plan) -> list[tuple[Path, VariablePlan | ArrayPlan]]:
+    """Lists what a plan's State holds, in canonical order: Variables and arrays with their paths.
+
+    What can be reached by several paths stands at the first of them only.
+    """
+    found = _links(plan)
+    seen: set[int] = set()
+
+    def walk(item: int | Plan, path: Path) -> Iterator[tuple[Path, VariablePlan | ArrayPlan]]:
+        if isinstance(item, ArrayPlan):
+            yield path, item
+        elif isinstance(item, int) and item not in seen:
+            seen.add(item)
+            plan, inner = found[item]
+            if isinstance(plan, VariablePlan):
+                yield path, plan
+            for key, child in sorted(inner, key=lambda entry: sort_key(entry[0])):
+                yield from walk(child, (*path, key))
+
+    return list(walk(0, ()))
+
+
 def state_paths(plan: Plan) -> list[Path]:
-    """Lists where a plan without sharing holds Variables and arrays, in canonical order."""
-    return [path for path, item in leaves(plan) if not isinstance(item, (StaticPlan, SharedPlan))]
+    """Lists where a plan's State holds Variables and arrays, in canonical order."""
+    return [path for path, _ in graph_items(plan)]
+
+
+_Link = tuple[Plan, list[tuple[str | int, "int | Plan"]]]
+
+
+def _links(plan: Plan) -> list[_Link]:
+    """Lists a plan's objects by number with their children, which are objects' numbers or plans."""
+    found: list[_Link] = []
+
+    def visit(item: Plan) -> int | Plan:
+        if isinstance(item, SharedPlan):
+            return item.to
+        if isinstance(item, (ArrayPlan, StaticPlan)):
+            return item
+        number = len(found)
+        inner: list[tuple[str | int, int | Plan]] = []
+        found.append((item, inner))
+        if isinstance(item, NodePlan):
+            for key, child in item.children:
+                inner.append((key, visit(child)))
+        return number
+
+    visit(plan)
+    return found

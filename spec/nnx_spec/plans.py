@@ -1,12 +1,14 @@
 """Plans: object graphs as plain data, and how to build them on a target.
 
-A property draws a plan, not an object, so that drawing needs no target, a failing example prints as a few lines
-that a person can read, and the same plan gives as many equal, unrelated objects as a test needs:
+A property draws a plan, not an object, so that drawing needs no target, a failing example prints
+as a few lines that a person can read, and the same plan gives as many equal, unrelated objects as a
+test needs:
 
     ModulePlan((("w", VariablePlan("Param", ArrayPlan((2,)))), ("again", SharedPlan(1))))
 
-is a Module whose attribute `again` is the very Variable that `w` is. `SharedPlan(n)` refers to the n-th object of
-the plan, counted from the root, 0, in the order in which the plan is read; an ancestor makes a cycle.
+is a Module whose attribute `again` is the very Variable that `w` is. `SharedPlan(n)` refers to the
+n-th object of the plan, a node or a Variable, counted from the root, 0, in the order in which the
+plan is read; a reference to an ancestor makes a cycle.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ VARIABLE_KINDS = (
     "Count",
     "SpecialParam",
 )
-"""Variable classes that plans use: the surface's own and two user-defined, `Count` and `SpecialParam(Param)`."""
+"""Variable classes that plans use; `Count` and `SpecialParam(Param)` are defined by the user."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class ArrayPlan:
 
 @dataclass(frozen=True)
 class VariablePlan:
-    """A Variable of one of `VARIABLE_KINDS`; `value` is an array's plan or a (nested) dict of them."""
+    """A Variable of one of `VARIABLE_KINDS`; its value is an array or a (nested) dict of them."""
 
     kind: str = "Param"
     value: ArrayPlan | dict[str, Any] = ArrayPlan()
@@ -68,7 +70,7 @@ class StaticPlan:
 
 @dataclass(frozen=True)
 class SharedPlan:
-    """A reference to an object that stands elsewhere in the plan, by its number in reading order."""
+    """A reference to an object that stands earlier in the plan, by its number."""
 
     to: int
 
@@ -105,7 +107,7 @@ Plan = NodePlan | VariablePlan | ArrayPlan | StaticPlan | SharedPlan
 
 @functools.cache
 def classes(nnx: Any) -> SimpleNamespace:
-    """Makes the user-defined classes that plans use on a target: Net, Tree, Count and SpecialParam."""
+    """Makes the user's classes that plans use on a target: Net, Tree, Count and SpecialParam."""
 
     class Net(nnx.Module):
         """A Module with whatever attributes it is given."""

@@ -13,7 +13,11 @@ PROFILES = ("smoke", "default", "thorough")
 _COMMON = {
     "deadline": None,
     "print_blob": False,
-    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    "suppress_health_check": [
+        HealthCheck.too_slow,
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.differing_executors,
+    ],
 }
 
 

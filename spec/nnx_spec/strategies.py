@@ -19,6 +19,7 @@ from nnx_spec.filter_plans import (
     TagPlan,
     TypePlan,
 )
+from nnx_spec.oracles import has_cycle, has_sharing
 from nnx_spec.plans import (
     VARIABLE_KINDS,
     ArrayPlan,
@@ -35,6 +36,7 @@ from nnx_spec.plans import (
 
 DTYPES = ("float32", "int32", "bfloat16", "bool", "uint32")
 NAMES = ("a", "b", "kernel", "layer10", "layer9", "x")
+NODES = (ModulePlan, PytreePlan, ListPlan, DictPlan)
 
 arrays = st.builds(
     ArrayPlan,
@@ -65,7 +67,7 @@ statics = st.builds(StaticPlan, st.sampled_from([None, 0, 7, True, "text", (1, "
 def graphs(
     draw: st.DrawFn, *, sharing: bool = False, cycles: bool = False, statics: bool = True
 ) -> NodePlan:
-    """Draws a plan of an object graph with up to a dozen objects, its root a Module.
+    """Draws a plan of an object graph with up to a dozen or so objects, its root a Module.
 
     Args:
       draw: supplied by hypothesis.
@@ -73,7 +75,7 @@ def graphs(
       cycles: whether a reference to an ancestor may be among them; needs `sharing`.
       statics: whether Modules and Pytrees may have static attributes.
     """
-    return draw(_Graph(sharing=sharing, cycles=cycles, statics=statics).node(ModulePlan, depth=0))
+    return _Drawing(draw, sharing, cycles, statics).node(ModulePlan, depth=0)
 
 
 def trees() -> st.SearchStrategy[NodePlan]:
@@ -81,49 +83,52 @@ def trees() -> st.SearchStrategy[NodePlan]:
     return graphs()
 
 
-class _Graph:
-    """Draws one plan, keeping count of the objects that may be referred to."""
+def shared_graphs(*, cycles: bool = False) -> st.SearchStrategy[NodePlan]:
+    """Draws plans in which some object stands at several places, or can be reached from itself."""
+    return graphs(sharing=True, cycles=cycles).filter(has_cycle if cycles else has_sharing)
 
-    def __init__(self, *, sharing: bool, cycles: bool, statics: bool) -> None:
+
+class _Drawing:
+    """One plan in the making; keeps count of the objects, which later ones may refer to."""
+
+    def __init__(self, draw: st.DrawFn, sharing: bool, cycles: bool, statics: bool) -> None:
+        self.draw = draw
         self.sharing = sharing
         self.cycles = cycles
         self.statics = statics
         self.count = 0
         self.open: list[int] = []
 
-    @st.composite
-    @staticmethod
-    def _node(draw: st.DrawFn, graph: _Graph, kind: type[NodePlan], depth: int) -> NodePlan:
-        graph.open.append(graph.count)
-        graph.count += 1
+    def node(self, kind: type[NodePlan], depth: int) -> NodePlan:
+        self.open.append(self.count)
+        self.count += 1
+        low, high = (0, 3) if depth else (2, 5)
+        unique = st.lists(st.sampled_from(NAMES), unique=True, min_size=low, max_size=high)
+        names = self.draw(unique)
+        keys = range(len(names)) if kind is ListPlan else names
         attributes = kind in (ModulePlan, PytreePlan)
-        names = draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3 if depth else 4))
-        keys: list[str | int] = list(range(len(names))) if kind is ListPlan else list(names)
-        children = tuple((key, draw(graph.child(depth + 1, attributes))) for key in keys)
-        graph.open.pop()
+        children = tuple((key, self.child(depth + 1, attributes)) for key in keys)
+        self.open.pop()
         return kind(children)
 
-    def node(self, kind: type[NodePlan], depth: int) -> st.SearchStrategy[NodePlan]:
-        return self._node(self, kind, depth)
-
-    def child(self, depth: int, attribute: bool) -> st.SearchStrategy[Plan]:
-        options: list[st.SearchStrategy[Plan]] = [self._variable(), self._variable(), arrays]
-        if attribute and self.statics:
-            options.append(statics)
-        if depth < 3 and self.count < 12:
-            kinds = st.sampled_from([ModulePlan, PytreePlan, ListPlan, DictPlan])
-            options.append(kinds.flatmap(lambda kind: self.node(kind, depth)))
+    def child(self, depth: int, attribute: bool) -> Plan:
         targets = [n for n in range(self.count) if self.cycles or n not in self.open]
-        if self.sharing and targets:
-            options += [st.sampled_from(targets).map(SharedPlan)] * 2
-        return st.one_of(options)
-
-    def _variable(self) -> st.SearchStrategy[Plan]:
-        def count(plan: VariablePlan) -> VariablePlan:
-            self.count += 1
-            return plan
-
-        return variables.map(count)
+        choices = ["variable", "variable", "array"]
+        choices += ["static"] * (attribute and self.statics)
+        choices += ["node"] * 2 * (depth < 3 and self.count < 12)
+        choices += ["shared"] * 2 * (self.sharing and bool(targets))
+        match self.draw(st.sampled_from(choices)):
+            case "variable":
+                self.count += 1
+                return self.draw(variables)
+            case "array":
+                return self.draw(arrays)
+            case "static":
+                return self.draw(statics)
+            case "shared":
+                return SharedPlan(self.draw(st.sampled_from(targets)))
+            case _:
+                return self.node(self.draw(st.sampled_from(NODES)), depth)
 
 
 def filters(*, everything: bool = True) -> st.SearchStrategy[FilterPlan]:

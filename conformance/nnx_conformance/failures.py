@@ -1,0 +1,71 @@
+"""Failures: what is told of a test that failed, so that a reader need not run it again.
+
+Nothing in the telling changes from run to run: addresses of objects are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+LINES = 12
+"""How many lines of an exception's message are told."""
+
+TAIL = 40
+"""How many lines of a traceback are told."""
+
+
+def failure(
+    test: str, phase: str, error: BaseException, parameters: str | None, text: str
+) -> dict[str, str | None]:
+    """Tells of a failure, in plain JSON values.
+
+    Args:
+      test: the test's name.
+      phase: `setup`, `call` or `teardown`.
+      error: the exception.
+      parameters: the test's parameters, if it has any.
+      text: the traceback as pytest renders it.
+    """
+    main = principal(error)
+    return {
+        "test": test,
+        "phase": phase,
+        "example": example_of(main) or parameters,
+        "error": message_of(main),
+        "traceback": _steady("\n".join(text.splitlines()[-TAIL:])),
+    }
+
+
+def principal(error: BaseException) -> BaseException:
+    """Returns the first exception in a group, of a group in a group; what is no group, itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def message_of(error: BaseException) -> str:
+    """Returns an exception's class and the first lines of its message."""
+    described = traceback.TracebackException(type(error), error, None)
+    described.__notes__ = None
+    lines = "".join(described.format_exception_only()).strip().splitlines()
+    return _steady("\n".join([*lines[:LINES], *(["..."] if len(lines) > LINES else [])]))
+
+
+def example_of(error: BaseException) -> str | None:
+    """Returns the failing example that hypothesis notes on an exception, None if there is none."""
+    for note in getattr(error, "__notes__", ()):
+        if note.startswith(("Failing", "Falsifying")):
+            lines = _steady(note).splitlines()
+            return "\n".join(line for line in lines if not _is_fixture(line))
+    return None
+
+
+def _is_fixture(line: str) -> bool:
+    return line.startswith(("    self=<", "    nnx=<"))
+
+
+def _steady(text: str) -> str:
+    return ADDRESS.sub("", text)

@@ -1,0 +1,73 @@
+"""The pytest plugin: gives tests their target, and does nothing unless `--nnx-target` is given."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the options."""
+    group = parser.getgroup("nnx-conformance")
+    group.addoption(
+        "--nnx-target",
+        metavar="TARGET",
+        help="the implementation to test: a registered name, module or module:attribute",
+    )
+    group.addoption(
+        "--nnx-profile", metavar="PROFILE", default="default", help="smoke, default or thorough"
+    )
+    group.addoption(
+        "--nnx-select", metavar="IDS", help="clauses and chapters to test, separated by commas"
+    )
+    group.addoption(
+        "--nnx-features",
+        metavar="ANSWERS",
+        help="features to take as given, such as hijax.qdd=no,hijax.ref=yes",
+    )
+    group.addoption("--nnx-fault", metavar="FAULT", help="plant this fault in the target")
+    group.addoption(
+        "--nnx-no-shrink", action="store_true", help="take failing examples as they are found"
+    )
+    group.addoption("--nnx-events", metavar="FILE", help="append what happens, as lines of JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the marker, and the rest of the plugin if there is a target."""
+    config.addinivalue_line("markers", "clause(id): the clause that this test decides")
+    if config.getoption("--nnx-target"):
+        _wake(config)
+
+
+def _wake(config: pytest.Config) -> None:
+    if "nnx_spec" not in sys.modules:
+        pytest.register_assert_rewrite("nnx_spec.oracles", "nnx_spec.chapters")
+    from nnx_conformance import fixtures
+    from nnx_conformance.session import SESSION, Session
+    from nnx_conformance.usage import UsageError, require_known
+    from nnx_spec import profiles
+
+    profile, shrink = config.getoption("--nnx-profile"), not config.getoption("--nnx-no-shrink")
+    try:
+        require_known("profile", [profile], profiles.PROFILES)
+        session = Session(config)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+    profiles.activate(profile, shrink=shrink)
+    config.pluginmanager.register(session, SESSION)
+    config.pluginmanager.register(fixtures)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuses to run clauses without a target."""
+    if not config.getoption("--nnx-target") and any(map(clause_of, items)):
+        raise pytest.UsageError(
+            "these tests need a target: give --nnx-target, such as --nnx-target flax"
+        )
+
+
+def clause_of(item: pytest.Item) -> str | None:
+    """Returns the id of the clause that a test decides."""
+    marker = item.get_closest_marker("clause")
+    return str(marker.args[0]) if marker else None

@@ -1,0 +1,179 @@
+"""Rendering: results for people, on a terminal or in a log."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from nnx_conformance.describe import headline
+from nnx_conformance.outcomes import Outcome
+from nnx_conformance.results import ClauseResult, Results
+from nnx_conformance.running import Watcher
+
+STYLES = {
+    Outcome.PASS: "green",
+    Outcome.UNSUPPORTED: "cyan",
+    Outcome.UNFINISHED: "dim",
+    Outcome.FAIL: "red",
+    Outcome.ERROR: "magenta",
+}
+
+
+def console() -> Console:
+    """Returns a console for standard output that leaves lines in a log as long as they are."""
+    made = Console(highlight=False, emoji=False, markup=False)
+    return (
+        made if made.is_terminal else Console(highlight=False, emoji=False, markup=False, width=160)
+    )
+
+
+@contextlib.contextmanager
+def progress(name: str, out: Console) -> Iterator[Watcher]:
+    """Shows how far a run is: a bar on a terminal, a line for each tenth in a log."""
+    if not out.is_terminal:
+        yield _lines(name, out)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, TextColumn("{task.fields[news]}"), console=out, transient=True) as bar:
+        task = bar.add_task(name, total=None, news="")
+
+        def watch(results: Results) -> None:
+            total = results.total or None
+            bar.update(task, total=total, completed=results.done, news=_news(results))
+
+        yield watch
+
+
+def _lines(name: str, out: Console) -> Watcher:
+    tenths = 0
+
+    def watch(results: Results) -> None:
+        nonlocal tenths
+        reached = 10 * results.done // results.total if results.total else 0
+        if reached > tenths:
+            tenths = reached
+            share = f"{10 * reached:3d}%, {results.done} of {results.total} tests"
+            out.print(f"{name}: {share}{_news(results)}", soft_wrap=True)
+
+    return watch
+
+
+def _news(results: Results) -> str:
+    count = len(results.deviations)
+    return f", {count} clause{'s' if count > 1 else ''} deviating" if count else ""
+
+
+def show(runs: Sequence[Results], titles: Mapping[str, str], out: Console) -> None:
+    """Shows runs side by side, then every clause that does not pass.
+
+    Args:
+      runs: the results.
+      titles: the chapters' titles, by their letters.
+      out: where to.
+    """
+    ran = [results for results in runs if results.unloadable is None]
+    for results in ran:
+        if results.description is not None:
+            out.print(headline(results.description), soft_wrap=True)
+    if shown := [results for results in ran if results.clauses]:
+        out.print()
+        out.print(_table(shown, titles))
+    for results in ran:
+        _show_failures(results, out)
+        for error in results.errors:
+            out.print(Text(f"{results.name}: error: {error}", style="magenta"), soft_wrap=True)
+    if ran:
+        out.print()
+    for results in ran:
+        out.print(_verdict(results), soft_wrap=True)
+    complaints = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    for results in runs:
+        if results.unloadable is not None:
+            complaints.print(results.unloadable, soft_wrap=True)
+
+
+def _table(runs: Sequence[Results], titles: Mapping[str, str]) -> Table:
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("chapter")
+    table.add_column("")
+    for results in runs:
+        table.add_column(results.name)
+    chapters = {clause.chapter: None for results in runs for clause in results.clauses.values()}
+    for chapter in (
+        *(name for name in titles if name in chapters),
+        *(chapters.keys() - titles.keys()),
+    ):
+        counts = [_counts(results, chapter) for results in runs]
+        table.add_row(chapter, titles.get(chapter, ""), *counts)
+    if len(chapters) > 1:
+        table.add_section()
+        table.add_row("all", "", *(_counts(results) for results in runs))
+    return table
+
+
+def _counts(results: Results, chapter: str | None = None) -> Text:
+    counts = results.count(chapter)
+    parts = [
+        Text(f"{counts[outcome]} {outcome.value}", style=STYLES[outcome])
+        for outcome in Outcome
+        if counts[outcome]
+    ]
+    return Text(", ").join(parts)
+
+
+def _show_failures(results: Results, out: Console) -> None:
+    for clause in results.clauses.values():
+        if clause.outcome in (Outcome.FAIL, Outcome.ERROR):
+            out.print()
+            _show_failure(results.name, clause, out)
+
+
+def _show_failure(name: str, clause: ClauseResult, out: Console) -> None:
+    style = STYLES[clause.outcome]
+    out.print(
+        Text.assemble(
+            (f"{clause.id} {clause.outcome.value}", f"bold {style}"), f" on {name} ({clause.level})"
+        ),
+        soft_wrap=True,
+    )
+    out.print(f"  {clause.rule}", soft_wrap=True)
+    failure = clause.failure
+    if failure is None:
+        return
+    broken = sum(outcome in (Outcome.FAIL, Outcome.ERROR) for outcome in clause.tests.values())
+    out.print(f"  {broken} of {len(clause.tests)} tests, such as {failure['test']}", soft_wrap=True)
+    if failure["example"]:
+        out.print(_indent(failure["example"]), soft_wrap=True)
+    out.print(Text(_indent(failure["error"].splitlines()[0]), style=style), soft_wrap=True)
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _verdict(results: Results) -> Text:
+    state = (
+        "interrupted after "
+        if results.interrupted
+        else ""
+        if results.finished
+        else "broken off after "
+    )
+    counts = (
+        f"{results.done} of {results.total} tests"
+        if not results.finished
+        else f"{results.total} tests"
+    )
+    deviating = len(results.deviations) or "no"
+    ending = "nothing ran" if results.total == 0 else f"{deviating} clause(s) deviate"
+    return Text(f"{results.name}: {state}{counts} in {results.seconds:.1f} s, {ending}")

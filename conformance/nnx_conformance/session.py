@@ -1,0 +1,243 @@
+"""The plugin's work in a session with a target: loading it, selecting clauses, judging."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from nnx_conformance import events, faults, targets
+from nnx_conformance.describe import describe, headline
+from nnx_conformance.failures import failure
+from nnx_conformance.features import probe
+from nnx_conformance.outcomes import Outcome, judge
+from nnx_conformance.plugin import clause_of
+from nnx_conformance.usage import require_known
+
+SESSION = "nnx-conformance-session"
+"""The name under which the plugin registers its Session."""
+
+
+class Unsupported(pytest.skip.Exception):  # type: ignore[name-defined]
+    """The clause needs a feature that the target lacks."""
+
+
+class Session:
+    """What the plugin knows and does in one session with a target.
+
+    Under pytest-xdist each worker has a Session, and so has the process that controls them. Tests
+    run in the workers only; one of them leads, and tells on behalf of all what is tested.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.name: str = config.getoption("--nnx-target")
+        self.fault: str | None = config.getoption("--nnx-fault")
+        self.events: str | None = config.getoption("--nnx-events")
+        self.overrides = parse_features(config.getoption("--nnx-features"))
+        self.patch = pytest.MonkeyPatch()
+        self.target: targets.Target | None = None
+        self.features: dict[str, bool] | None = None
+        self.worker: str | None = getattr(config, "workerinput", {}).get("workerid")
+        self.controls = bool(config.getoption("numprocesses", None))
+        self.leads = self.worker == "gw0" or (self.worker is None and not self.controls)
+        if self.fault:
+            require_known("fault", [self.fault], faults.load())
+
+    def emit(self, event: str, **data: Any) -> None:
+        """Tells whoever follows the session, if anybody does."""
+        if self.events:
+            events.emit(self.events, event, **data)
+
+    def open(self) -> targets.Target:
+        """Loads the target, with the fault in it if one is named; once."""
+        if self.target is None:
+            self.target = open_target(self.name, self.fault, self.patch)
+        return self.target
+
+    def describe(self) -> dict[str, Any]:
+        """Describes the target and what it runs on."""
+        return describe(self.open(), self.overrides)
+
+    # Start and end.
+
+    def pytest_sessionstart(self) -> None:
+        """Loads the target, describes it to whoever follows the session, or gives up."""
+        try:
+            if self.leads and self.events:
+                self.emit("target", **self.describe())
+            elif self.leads:
+                self.open()
+        except targets.TargetError as error:
+            self.emit("unloadable", reason=str(error))
+            pytest.exit(str(error), returncode=3)
+
+    def pytest_report_header(self) -> str | None:
+        """Says in pytest's header what is tested and on what."""
+        if self.events:
+            return None
+        try:
+            return f"nnx target: {headline(self.describe())}"
+        except targets.TargetError as error:
+            pytest.exit(str(error), returncode=3)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Says that the session is over."""
+        if self.worker is None:
+            self.emit("finish", exitstatus=int(exitstatus))
+
+    def pytest_unconfigure(self) -> None:
+        """Takes the fault out again."""
+        self.patch.undo()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Tells of a worker's death."""
+        if error:
+            self.emit("crash", worker=node.gateway.id)
+
+    # Selection.
+
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Leaves out the tests of clauses that are not selected."""
+        selection: str | None = config.getoption("--nnx-select")
+        if selection is None:
+            return
+        names = set(selection.split(","))
+        chosen = [item for item in items if names & names_of(item)]
+        if left_out := [item for item in items if item not in set(chosen)]:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = chosen
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Tells which clauses will be tested, and by which tests."""
+        if not (self.leads and self.events):
+            return
+        from nnx_spec.clauses import REGISTRY
+        from nnx_spec.sources import url
+
+        tests: dict[str, list[str]] = {}
+        for item in session.items:
+            if id := clause_of(item):
+                tests.setdefault(id, []).append(item.nodeid)
+        clauses = [
+            {
+                "id": id,
+                "chapter": clause.chapter,
+                "level": clause.level.value,
+                "rule": clause.sentence,
+                "source": url(clause.source),
+                "tests": tests[id],
+            }
+            for id, clause in REGISTRY.items()
+            if id in tests
+        ]
+        self.emit("collection", clauses=clauses)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Tells of modules that cannot be collected."""
+        if report.failed and self.leads:
+            self.emit("uncollected", where=report.nodeid, reason=last_line(report.longreprtext))
+
+    # Running and judging.
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Leaves a clause out whose needs the target does not meet."""
+        from nnx_spec.clauses import REGISTRY
+
+        clause = REGISTRY.get(clause_of(item) or "")
+        if clause is None or not clause.needs:
+            return
+        if self.features is None:
+            self.features = probe(self.open(), self.overrides)
+        if missing := clause.missing([name for name, has in self.features.items() if has]):
+            raise Unsupported(f"the target lacks {', '.join(missing)}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Judges a phase of a test and puts the verdict on its report."""
+        report = yield
+        if call.when == "call" or call.excinfo is not None:
+            report.nnx = verdict(item, call, report)  # type: ignore[attr-defined]
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Passes a verdict on to whoever follows the session."""
+        if self.worker is not None:
+            return
+        given = getattr(report, "nnx", None)
+        if given is None and report.failed:
+            given = crash_verdict(report)
+        if given is not None:
+            self.emit("test", test=report.nodeid, seconds=report.duration, **given)
+
+
+def open_target(name: str, fault: str | None, patch: pytest.MonkeyPatch) -> targets.Target:
+    """Loads a target and plants a fault in it, if one is named.
+
+    Raises:
+      TargetError: the target cannot be loaded.
+      KeyError: there is no such fault.
+    """
+    target = targets.load(name)
+    if fault:
+        faults.load()[fault].plant(target, patch)
+    return target
+
+
+def parse_features(answers: str | None) -> dict[str, bool]:
+    """Reads `hijax.qdd=no,hijax.ref=yes`."""
+    pairs = (answer.partition("=") for answer in answers.split(",")) if answers else ()
+    return {name: answer == "yes" for name, _, answer in pairs}
+
+
+def names_of(item: pytest.Item) -> set[str]:
+    """Returns the names by which a test can be selected: its clause and the clause's chapter."""
+    id = clause_of(item)
+    return {id, id.split("-")[0]} if id else set()
+
+
+def verdict(
+    item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
+) -> dict[str, Any]:
+    """Judges a phase of a test; the result consists of plain JSON values."""
+    given: dict[str, Any] = {"clause": clause_of(item), "outcome": Outcome.PASS.value}
+    if call.excinfo is None:
+        return given
+    error = call.excinfo.value
+    if isinstance(error, Unsupported):
+        return {**given, "outcome": Outcome.UNSUPPORTED.value, "reason": str(error.msg)}
+    own = {"nnx_spec", getattr(item, "module").__name__.split(".")[0]}  # noqa: B009
+    outcome = Outcome.ERROR if report.skipped else judge(error, report.when or "", own)
+    told = failure(item.nodeid, report.when or "", error, parameters_of(item), report.longreprtext)
+    return {**given, "outcome": outcome.value, "failure": told}
+
+
+def crash_verdict(report: pytest.TestReport) -> dict[str, Any]:
+    """Gives the verdict on a test that took its process with it."""
+    told = {
+        "test": report.nodeid,
+        "phase": "call",
+        "example": report.nodeid.partition("[")[2].rstrip("]") or None,
+        "error": "the interpreter died while it ran this test",
+        "traceback": report.longreprtext,
+    }
+    return {"clause": None, "outcome": Outcome.ERROR.value, "failure": told}
+
+
+def parameters_of(item: pytest.Item) -> str | None:
+    """Returns the parameters of a parametrised test as its id spells them."""
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.id) if callspec is not None else None
+
+
+def last_line(text: str) -> str:
+    """Returns the last line of a text that pytest marks as an error's, or the last at all."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    marked = [line[1:].strip() for line in lines if line.startswith("E ")]
+    return (marked or lines or [""])[-1]

@@ -1,0 +1,3 @@
+"""A target that declares a feature which nobody knows."""
+
+__nnx_features__ = {"hijaks": True}

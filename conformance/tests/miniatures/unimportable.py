@@ -1,0 +1,3 @@
+"""A target that cannot be imported."""
+
+raise RuntimeError("no luck\ntoday")

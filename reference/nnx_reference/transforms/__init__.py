@@ -1,0 +1,1 @@
+"""JAX's transforms, for functions of Modules and Variables; `core.py` says how they work."""

@@ -1,0 +1,415 @@
+"""The way that objects take through every transform.
+
+JAX transforms functions of arrays. A call of a transformed function on objects goes like this:
+
+1. `Inputs` opens the arguments: Variables, Modules and other objects come out of their pytree and
+   are flattened as one graph, so that what several arguments share is one thing. What remains are
+   values: arrays, and the values of Variables. The transform maps, compiles or differentiates a
+   function of these.
+2. In that function, `Inputs.run` builds the same objects anew around the traced values and calls
+   the user's function.
+3. It then flattens what that leaves behind, inputs and outputs as one graph, and compares. An
+   `Outcome` records the structure, which objects and Variables are those that went in, and which
+   values are new; only these are carried out.
+4. Outside, `Inputs.finish` writes them into the caller's own Variables and builds the output. An
+   object that went in and came out is the caller's own.
+
+With graph updates the caller's objects also get the attributes that their twins have after the
+call; without, only Variables change. In tree mode nothing may be shared, not even between inputs
+and outputs.
+
+An `Outcome` holds structure and no value, so it serves again for every call that runs the same
+trace.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import jax
+from jax.tree_util import keystr
+
+from nnx_reference.attributes import data, static
+from nnx_reference.graph import Flat, GraphDef, flatten, unflatten
+from nnx_reference.jax_private import current_trace
+from nnx_reference.nodes import (
+    build,
+    child_table,
+    delete_child,
+    is_container,
+    new_object,
+    set_child,
+)
+from nnx_reference.pytree import Key, Path, Pytree, key_order
+from nnx_reference.variables import Variable, new_variable
+
+OUTPUT = "<output>"
+"""The name of a function's output in errors; no argument can have it."""
+
+
+class Opened(NamedTuple):
+    """A pytree down to its objects, which are leaves.
+
+    Attributes:
+      treedef: its structure.
+      leaves: its leaves: objects, and arrays or whatever else JAX takes for a leaf.
+      names: a name for each leaf, for errors: `model`, `batch['x'][0]`.
+      is_object: whether each leaf is an object.
+    """
+
+    treedef: Any
+    leaves: list[Any]
+    names: list[str]
+    is_object: tuple[bool, ...]
+
+    def objects(self, of: Sequence[Any]) -> list[Any]:
+        """Picks what belongs to objects, of what has an entry for each leaf."""
+        return [x for x, flag in zip(of, self.is_object, strict=True) if flag]
+
+    def arrays(self, of: Sequence[Any]) -> list[Any]:
+        """Picks what belongs to other leaves."""
+        return [x for x, flag in zip(of, self.is_object, strict=True) if not flag]
+
+
+def is_object(value: Any) -> bool:
+    """Tells whether a value has an identity that transforms keep: a Variable or a Pytree."""
+    return isinstance(value, (Variable, Pytree))
+
+
+def open_tree(tree: Any, name: Callable[[tuple[Any, ...]], str]) -> Opened:
+    """Flattens a pytree down to its objects; `name` makes a leaf's name of its key path."""
+    found, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_object)
+    leaves = [leaf for _, leaf in found]
+    return Opened(treedef, leaves, [name(path) for path, _ in found], tuple(map(is_object, leaves)))
+
+
+def close_tree(
+    treedef: Any, is_object: Sequence[bool], objects: Sequence[Any], arrays: Sequence[Any]
+) -> Any:
+    """Builds a pytree again of its objects and its other leaves."""
+    remaining = {True: iter(objects), False: iter(arrays)}
+    return jax.tree.unflatten(treedef, [next(remaining[flag]) for flag in is_object])
+
+
+def argument_names(function: Callable[..., Any], count: int) -> list[str]:
+    """Names a function's positional arguments as its parameters, as far as these are known."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [parameter.name for parameter in parameters if parameter.kind in positional]
+    return [names[n] if n < len(names) else f"args[{n}]" for n in range(count)]
+
+
+def spell(name: str, path: Path) -> str:
+    """Spells a place in a named object as one would write it: `model.layers[0].kernel`."""
+    return name + "".join(
+        f".{k}" if isinstance(k, str) and k.isidentifier() else f"[{k!r}]" for k in path
+    )
+
+
+def spell_root(roots: Sequence[str], path: Path) -> str:
+    """Spells the place that a path leads to from a list of named roots."""
+    return spell(roots[cast(int, path[0])], path[1:])
+
+
+class Outcome(NamedTuple):
+    """What a run did, without any value.
+
+    Attributes:
+      treedef: the structure of the output.
+      is_object: whether each of its leaves is an object.
+      first_output: where the output's objects start among the roots of `graphdef`.
+      graphdef: the structure of what is left. Its roots, a list, are the inputs' objects (with
+        graph updates only), the Variables that went in, and the output's objects.
+      node_origins: for each of its nodes, the number that it had in the inputs; None for a new one.
+      leaf_origins: the same for its leaves.
+      is_carried: for each of its leaves, whether its value is carried out; the others' are as they
+        were.
+    """
+
+    treedef: Any
+    is_object: tuple[bool, ...]
+    first_output: int
+    graphdef: GraphDef[Any]
+    node_origins: tuple[int | None, ...]
+    leaf_origins: tuple[int | None, ...]
+    is_carried: tuple[bool, ...]
+
+
+class Run(NamedTuple):
+    """What a run gives.
+
+    Attributes:
+      outcome: the structure.
+      flat: what is left, flattened: the graph that `outcome.graphdef` describes.
+      roots: the names of its roots; see `Outcome.graphdef`.
+      output: the output, opened.
+    """
+
+    outcome: Outcome
+    flat: Flat
+    roots: list[str]
+    output: Opened
+
+    def carried(self, of: Sequence[Any]) -> list[Any]:
+        """Picks what belongs to carried leaves, of what has an entry for each leaf of `flat`."""
+        return [x for x, flag in zip(of, self.outcome.is_carried, strict=True) if flag]
+
+    def carried_names(self) -> list[str]:
+        """Names the carried leaves by their own paths."""
+        return [spell_root(self.roots, path) for path in self.carried(self.flat.graphdef.paths)]
+
+
+class Inputs:
+    """The arguments of a call, opened.
+
+    Attributes:
+      opened: the pytree (args, kwargs).
+      flat: its objects as one graph, whose root is a list.
+      names: a name for each value.
+      values: the values that the transform sees: arrays among the arguments, then one for each leaf
+        of `flat`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        graph: bool,
+        updates: bool,
+    ) -> None:
+        """Opens the arguments of a call.
+
+        Args:
+          function: the function to be called; it names the arguments.
+          args: the positional arguments.
+          kwargs: the keyword arguments.
+          graph: whether sharing is allowed.
+          updates: whether changes of structure reach the caller's objects; in graph mode only.
+
+        Raises:
+          ValueError: something is shared, in tree mode.
+        """
+        positional = argument_names(function, len(args))
+
+        def name(path: tuple[Any, ...]) -> str:
+            return (path[1].key if path[0].idx else positional[path[1].idx]) + keystr(path[2:])
+
+        self.graph = graph
+        self.updates = graph and updates
+        self.opened = open_tree((args, kwargs), name)
+        self.flat = flatten(self.opened.objects(self.opened.leaves))
+        self.object_names = self.opened.objects(self.opened.names)
+        if not graph:
+            check_tree(self.flat.graphdef, self.object_names)
+        places = [spell_root(self.object_names, path) for path in self.flat.graphdef.paths]
+        self.names = self.opened.arrays(self.opened.names) + places
+        self.values = self.opened.arrays(self.opened.leaves) + [
+            raw_value(leaf) for leaf in self.flat.leaves
+        ]
+
+    def run(self, function: Callable[..., Any], values: Sequence[Any]) -> Run:
+        """Calls a function on the arguments, built anew around other values, and compares.
+
+        Raises:
+          ValueError: an output shares something with an input or with another output, in tree mode.
+        """
+        count = len(values) - len(self.flat.leaves)
+        leaves = [
+            value if record is None else new_variable(record.kind, value, record.metadata)
+            for record, value in zip(self.flat.graphdef.leaves, values[count:], strict=True)
+        ]
+        objects = unflatten(self.flat.graphdef, leaves)
+        before = flatten(objects)  # the new objects by the numbers that the caller's have
+        args, kwargs = close_tree(
+            self.opened.treedef, self.opened.is_object, objects, values[:count]
+        )
+        output = open_tree(function(*args, **kwargs), lambda path: OUTPUT + keystr(path))
+        return self._compare(before, values[count:], objects, output)
+
+    def _compare(
+        self, before: Flat, values: Sequence[Any], objects: list[Any], output: Opened
+    ) -> Run:
+        kept = objects if self.updates else []
+        passed = [n for n, leaf in enumerate(before.leaves) if isinstance(leaf, Variable)]
+        after = flatten(
+            [*kept, *(before.leaves[n] for n in passed), *output.objects(output.leaves)]
+        )
+        places = self.names[len(self.names) - len(values) :]
+        names = [*self.object_names[: len(kept)], *(f"{places[n]} (as passed in)" for n in passed)]
+        roots = names + output.objects(output.names)
+        if not self.graph:
+            check_tree(after.graphdef, roots)
+        node_origins = {
+            id(node): n for n, node in enumerate(before.nodes) if isinstance(node, Pytree)
+        }
+        origins = _leaf_origins(before, after, len(kept))
+        carried = [
+            n is None or not is_same(raw_value(x), values[n])
+            for n, x in zip(origins, after.leaves, strict=True)
+        ]
+        outcome = Outcome(
+            output.treedef,
+            output.is_object,
+            len(names),
+            after.graphdef,
+            tuple([node_origins.get(id(node)) for node in after.nodes]),
+            tuple(origins),
+            tuple(carried),
+        )
+        return Run(outcome, after, roots, output)
+
+    def finish(self, outcome: Outcome, carried: Sequence[Any], arrays: Sequence[Any]) -> Any:
+        """Writes what a run changed into the caller's objects and builds the output.
+
+        Args:
+          outcome: what the run did.
+          carried: the values of its carried leaves.
+          arrays: the output's leaves that are no objects.
+
+        Raises:
+          TraceContextError: an input that changed was captured from an outer trace level.
+        """
+        leaves = self._write(outcome, carried)
+        roots = self._build(outcome, leaves)
+        return close_tree(outcome.treedef, outcome.is_object, roots[outcome.first_output :], arrays)
+
+    def _write(self, outcome: Outcome, carried: Sequence[Any]) -> list[Any]:
+        """Returns the leaves of the outcome's graph: the caller's own, written to, and new ones."""
+        values, leaves, changed = iter(carried), [], []
+        records = zip(
+            outcome.graphdef.leaves, outcome.leaf_origins, outcome.is_carried, strict=True
+        )
+        for record, origin, is_carried in records:
+            value = next(values) if is_carried else None
+            if origin is None:
+                leaves.append(
+                    value if record is None else new_variable(record.kind, value, record.metadata)
+                )
+                continue
+            own = self.flat.leaves[origin]
+            leaves.append(own)
+            if record is not None and (is_carried or record.metadata != own._metadata):
+                changed.append((own, value if is_carried else own._value, record.metadata))
+        for variable, _, _ in changed:
+            variable._check_write()
+        for variable, value, metadata in changed:
+            variable.set_raw_value(value)
+            if metadata != variable._metadata:
+                variable.set_metadata(metadata)
+        return leaves
+
+    def _build(self, outcome: Outcome, leaves: list[Any]) -> Any:
+        """Builds the outcome's graph of the caller's own objects and of new ones."""
+        trace, records = current_trace(), outcome.graphdef.nodes
+        nodes = [
+            new_object(record.kind, trace) if origin is None else self.flat.nodes[origin]
+            for record, origin in zip(records, outcome.node_origins, strict=True)
+        ]
+        for number in range(len(nodes) - 1, -1, -1):
+            record = records[number]
+            children = {key: leaves[n] for key, n in record.leaves} | {
+                key: nodes[n] for key, n in record.nodes
+            }
+            if outcome.node_origins[number] is None:
+                nodes[number] = build(
+                    nodes[number], record.kind, record.form, children, record.static
+                )
+            elif self.updates:
+                change_children(
+                    nodes[number], children, {key: value for key, _, value in record.static}
+                )
+        return nodes[0]
+
+
+def _leaf_origins(before: Flat, after: Flat, kept: int) -> list[int | None]:
+    """Finds which of the inputs' leaves each one is: a Variable anywhere, an array where it was."""
+    variables = {id(leaf): n for n, leaf in enumerate(before.leaves) if isinstance(leaf, Variable)}
+    places = {path: n for n, path in enumerate(before.graphdef.paths)}
+
+    def origin(path: Path, leaf: Any) -> int | None:
+        if isinstance(leaf, Variable):
+            return variables.get(id(leaf))
+        number = places.get(path) if cast(int, path[0]) < kept else None
+        return number if number is not None and before.leaves[number] is leaf else None
+
+    return list(map(origin, after.graphdef.paths, after.leaves))
+
+
+def raw_value(leaf: Any) -> Any:
+    """Returns a Variable's stored value, and anything else itself."""
+    return leaf._value if isinstance(leaf, Variable) else leaf
+
+
+def is_same(value: Any, other: Any, is_leaf: Callable[[Any], bool] | None = None) -> bool:
+    """Tells whether two pytrees hold the very same leaves in the same structure."""
+    if value is other and isinstance(value, jax.Array):
+        return True
+    flat: list[Any] = [jax.tree.flatten(x, is_leaf) for x in (value, other)]
+    (mine, structure), (others, other_structure) = flat
+    return structure == other_structure and all(a is b for a, b in zip(mine, others, strict=True))
+
+
+def check_tree(graphdef: GraphDef[Any], roots: Sequence[str]) -> None:
+    """Checks that nothing is shared in a graph whose root is a list.
+
+    Raises:
+      ValueError: something is; the error names every place.
+    """
+    if graphdef.is_tree:
+        return
+    shared = [
+        " and ".join(spell_root(roots, path) for path in paths)
+        for _, _, paths in graphdef.references()
+    ]
+    raise ValueError(
+        "tree mode (graph=False) takes no shared references, but there is one object at\n  "
+        + "\n  ".join(shared)
+        + "\nPass it once and do not return it, or use graph mode (graph=True)."
+    )
+
+
+def reachable(graphdef: GraphDef[Any]) -> Iterator[tuple[int, Path]]:
+    """Yields each leaf that each root of a graph leads to: its number, and a path from the roots.
+
+    A leaf is met once from every root that leads to it, which a leaf's own path does not tell.
+    """
+    leaves, nodes = dict(graphdef.nodes[0].leaves), dict(graphdef.nodes[0].nodes)
+    for root in range(len(leaves) + len(nodes)):
+        if root in leaves:
+            yield leaves[root], (root,)
+        else:
+            yield from _reachable_from(graphdef, nodes[root], (root,))
+
+
+def _reachable_from(graphdef: GraphDef[Any], number: int, path: Path) -> Iterator[tuple[int, Path]]:
+    pending, seen = [(number, path)], {number}
+    while pending:
+        number, path = pending.pop()
+        yield from [(n, (*path, key)) for key, n in graphdef.nodes[number].leaves]
+        fresh = [(n, (*path, key)) for key, n in graphdef.nodes[number].nodes if n not in seen]
+        seen.update(n for n, _ in fresh)
+        pending.extend(fresh)
+
+
+def change_children(node: Any, children: dict[Key, Any], statics: dict[Key, Any]) -> None:
+    """Makes a node's children what they are to be, touching only those that differ."""
+    table = dict(child_table(node))
+    gone = [key for key in table if key not in children and key not in statics]
+    for key in sorted(gone, key=key_order, reverse=True):
+        delete_child(node, key)
+    for key, value in children.items():
+        if key not in table or not _is_same_child(table[key], value):
+            set_child(node, key, data(value))
+    for key, value in statics.items():
+        if key not in table or type(table[key]) is not type(value) or table[key] != value:
+            set_child(node, key, static(value))
+
+
+def _is_same_child(old: Any, new: Any) -> bool:
+    return old is new or (is_container(old) and is_container(new) and is_same(old, new, is_object))

@@ -1,0 +1,443 @@
+"""Variables: boxes for values that change, of a class that says what they are for.
+
+A Variable holds a value (an array, a number, or any pytree of them) and metadata. Everything that
+holds the Variable sees a new value when it is written:
+
+    v = Variable(jnp.zeros(3), tag="count")
+    v[...] += 1                    # in place: the same Variable, a new value
+    v[0] = 5.0                     # one element
+    v.tag                          # metadata, changed by v.set_metadata(tag=...)
+
+Operators, `jax.numpy` functions and array attributes act on the value (`operators.py`).
+
+A Variable is a pytree node. Its one child, under the key `value`, is its value; its class and its
+metadata are static structure, so that Variables with different metadata have different treedefs.
+
+A Variable belongs to the trace level in which it was made or rebuilt and can be written only there.
+To write to a Variable that a transformed function captured raises `TraceContextError`.
+
+Modules of this package that flatten and rebuild many Variables read the three slots directly, and
+rebuild with `new_variable`:
+
+    _value       the raw value, which `get_raw_value` gives
+    _metadata    a `Metadata` mapping, immutable: hold it and pass it on, never copy it
+    _trace       the trace level, as `current_trace` gave it; compare with `is`
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
+
+import jax
+from jax.tree_util import GetAttrKey
+
+from nnx_reference.describing import describe
+from nnx_reference.errors import ImmutableVariableError, TraceContextError
+from nnx_reference.jax_private import Trace, current_trace
+from nnx_reference.metadata import Metadata, VariableMetadata, run_hooks
+from nnx_reference.operators import Operators, value_of
+from nnx_reference.values import delete_item, get_item, set_item, unaliased
+
+A = TypeVar("A")
+V = TypeVar("V", bound="Variable[Any]")
+
+_MISSING: Any = object()
+
+
+class Variable(Operators, Generic[A]):
+    """A mutable box for a value, with metadata.
+
+    Subclass it for a kind of your own, which filters can select. A subclass that overrides
+    `get_value` or `set_value` thereby changes what every way of reading or writing does.
+    """
+
+    __slots__ = ("__weakref__", "_metadata", "_trace", "_value")
+
+    _value: Any
+    _metadata: Metadata
+    _trace: Trace
+    _no_metadata: ClassVar[Metadata]
+
+    def __init__(self, value: A | VariableMetadata | Variable[A], **metadata: Any) -> None:
+        """Makes a Variable that belongs to the current trace level.
+
+        Args:
+          value: the value. Of another Variable, the value and the metadata are taken over, and no
+            hook runs; of what an initializer with metadata returns, they are taken over, too.
+          **metadata: the metadata. It overrides that of another Variable, but not that of an
+            initializer. With `mutable=False` the Variable refuses to be written.
+
+        Raises:
+          NotImplementedError: `hijax=True` or `ref=True` is given.
+        """
+        raw: Any = value
+        if isinstance(value, Variable):
+            metadata = {**value._metadata, **metadata}
+            raw = unaliased(value._value)
+        elif isinstance(value, VariableMetadata):
+            metadata = {**metadata, **value.entries()}
+            raw = value.raw_value
+        _set_value(self, raw)
+        _set_metadata(self, Metadata(type(self), metadata) if metadata else self._no_metadata)
+        _set_trace(self, current_trace())
+        if "on_create_value" in metadata and not isinstance(value, Variable):
+            _set_value(self, run_hooks(self._metadata.get("on_create_value", ()), self, raw))
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _register(cls)
+
+    # --- the value ---
+
+    def get_value(self, *, index: Any = _MISSING) -> Any:
+        """Returns the value, or its item at `index`, after the `on_get_value` hooks."""
+        value = self._value if index is _MISSING else get_item(self._value, value_of(index))
+        if "on_get_value" in self._metadata:
+            value = run_hooks(self._metadata["on_get_value"], self, value)
+        return value
+
+    def set_value(self, value: Any, *, index: Any = _MISSING) -> None:
+        """Replaces the value, or its item at `index`, after the `on_set_value` hooks.
+
+        Setting an item keeps an array's shape and dtype, and puts a changed copy in the place of a
+        container.
+
+        Raises:
+          TraceContextError: the Variable belongs to another trace level.
+          ImmutableVariableError: the Variable is not mutable.
+          TypeError: the value takes no items.
+        """
+        self._check_write()
+        value = value_of(value)
+        if "on_set_value" in self._metadata:
+            value = run_hooks(self._metadata["on_set_value"], self, value)
+        if index is not _MISSING:
+            value = set_item(self._value, value_of(index), value)
+        _set_value(self, value)
+
+    def get_raw_value(self) -> Any:
+        """Returns the stored object itself, past all hooks."""
+        return self._value
+
+    def set_raw_value(self, value: Any) -> None:
+        """Stores an object as it is, past all hooks.
+
+        Raises:
+          TraceContextError: the Variable belongs to another trace level.
+          ImmutableVariableError: the Variable is not mutable.
+        """
+        self._check_write()
+        _set_value(self, value)
+
+    @property
+    def value(self) -> Any:
+        """The value; assigning to it is `set_value`."""
+        return self.get_value()
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self.set_value(value)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.get_value() if index is ... else self.get_value(index=index)
+
+    def __setitem__(self, index: Any, item: Any) -> None:
+        self._check_write()
+        if index is ...:
+            self.set_value(set_item(self._value, ..., value_of(item)))
+        else:
+            self.set_value(item, index=index)
+
+    def __delitem__(self, index: Any) -> None:
+        self._check_write()
+        _set_value(self, delete_item(self._value, value_of(index)))
+
+    def _check_write(self) -> None:
+        if self._trace is not current_trace():
+            raise TraceContextError(
+                f"{type(self).__name__} belongs to another trace level and cannot be changed here:"
+                " a transformed function has captured it; pass it in as an argument instead"
+            )
+        if "mutable" in self._metadata:
+            raise ImmutableVariableError(
+                f"{type(self).__name__} is immutable; `with_vars(v, mutable=True)` makes a copy"
+                " that can be written"
+            )
+
+    # --- copies ---
+
+    def replace(self, value: Any = _MISSING, **metadata: Any) -> Self:
+        """Returns a new Variable of the same class, with another value and changed metadata.
+
+        Without a value, it is that of this Variable: containers and NumPy arrays are copied, JAX
+        arrays shared. The new Variable belongs to the current trace level. No hooks run.
+        """
+        if value is _MISSING:
+            value = unaliased(self._value)
+        elif isinstance(value, Variable):
+            value = unaliased(value._value)
+        return new_variable(type(self), value, self._metadata.updated(metadata))
+
+    def copy(self, value: Any = _MISSING, **metadata: Any) -> Self:
+        """Returns `replace(value, **metadata)`."""
+        return self.replace(value, **metadata)
+
+    def copy_from(self, other: Variable[A]) -> None:
+        """Takes over value and metadata of a Variable of the same class, in place.
+
+        All metadata is replaced but the flag `mutable`, which each Variable has for itself.
+
+        Raises:
+          TraceContextError: the Variable belongs to another trace level.
+          ImmutableVariableError: the Variable is not mutable.
+          TypeError: `other` is not a Variable.
+          ValueError: `other` is a Variable of another class.
+        """
+        self._check_write()
+        ours, theirs = type(self).__name__, type(other).__name__
+        if not isinstance(other, Variable):
+            raise TypeError(f"a {ours} copies from another {ours}, not from a {theirs}")
+        if type(other) is not type(self):
+            raise ValueError(
+                f"a {ours} copies from another {ours}, not from a {theirs}; to copy the value"
+                " alone, use `v.set_value(other.get_value())`"
+            )
+        _set_value(self, unaliased(other._value))
+        _set_metadata(self, other._metadata.without("mutable"))
+
+    def update_from_state(self, variable_state: Variable[A]) -> None:
+        """Takes over value and metadata of a Variable from a State; see `copy_from`."""
+        self.copy_from(variable_state)
+
+    def __copy__(self) -> Self:
+        return self.replace()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        kept = Metadata(type(self), copy.deepcopy(dict(self._metadata), memo))
+        return new_variable(type(self), copy.deepcopy(self._value, memo), kept)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return new_variable, (type(self), self._value, self._metadata)
+
+    # --- metadata ---
+
+    def get_metadata(self, name: str | None = None, default: Any = _MISSING) -> Any:
+        """Returns a new dict of all metadata, or one entry.
+
+        Raises:
+          KeyError: there is no such entry and no default is given.
+        """
+        if name is None:
+            return dict(self._metadata)
+        if name not in self._metadata and default is _MISSING:
+            raise KeyError(f"{type(self).__name__} has no metadata {name!r}")
+        return self._metadata.get(name, default)
+
+    def has_metadata(self, name: str) -> bool:
+        """Tells whether there is an entry of that name."""
+        return name in self._metadata
+
+    def set_metadata(self, *args: Any, **metadata: Any) -> None:
+        """Changes metadata: by `(mapping)` all of it, by `(name, value)` or `(name=value)` entries.
+
+        Raises:
+          TraceContextError: the Variable belongs to another trace level.
+          ImmutableVariableError: the Variable is not mutable.
+          TypeError: the arguments have none of the three forms.
+        """
+        self._check_write()
+        match args:
+            case () if metadata:
+                kept = self._metadata.updated(metadata)
+            case (Mapping() as whole,) if not metadata:
+                kept = Metadata(type(self), whole)
+            case (str() as name, value) if not metadata:
+                kept = self._metadata.updated({name: value})
+            case _:
+                raise TypeError("set_metadata takes a mapping, a name and a value, or keywords")
+        _set_metadata(self, kept)
+
+    def del_metadata(self, name: str) -> None:
+        """Removes an entry.
+
+        Raises:
+          TraceContextError: the Variable belongs to another trace level.
+          ImmutableVariableError: the Variable is not mutable.
+          KeyError: there is no such entry.
+        """
+        self._check_write()
+        self.get_metadata(name)
+        _set_metadata(self, self._metadata.without(name))
+
+    def add_axis(self, axis_index: int, axis_name: str | None) -> None:
+        """Runs the `on_add_axis` hooks: a transform has added an axis to the value."""
+        for hook in self._metadata.get("on_add_axis", ()):
+            hook(self, axis_index, axis_name)
+
+    def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
+        """Runs the `on_remove_axis` hooks: a transform has removed an axis from the value."""
+        for hook in self._metadata.get("on_remove_axis", ()):
+            hook(self, axis_index, axis_name)
+
+    @property
+    def mutable(self) -> bool:
+        """Whether the Variable can be written."""
+        return "mutable" not in self._metadata
+
+    @property
+    def hijax(self) -> bool:
+        """Whether the Variable carries its updates out of `jax.jit` by itself."""
+        return False
+
+    @property
+    def ref(self) -> bool:
+        """Whether the Variable holds its value in a `jax.Ref`."""
+        return False
+
+    @property
+    def type(self) -> builtins.type[Self]:
+        """The Variable's class."""
+        return builtins.type(self)
+
+    # --- attributes ---
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__") and name not in Variable.__slots__:
+            if name in self._metadata:
+                return self._metadata[name]
+            if not name.startswith("_"):
+                found = getattr(self.get_value(), name, _MISSING)
+                if found is not _MISSING:
+                    return found
+        raise AttributeError(
+            f"{type(self).__name__} has no attribute or metadata {name!r}, nor has its value",
+            name=name,
+            obj=self,
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not hasattr(getattr(type(self), name, None), "__set__"):
+            self._refuse_attribute(name, f"use `v.set_metadata({name}=...)`")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._refuse_attribute(name, f"use `v.del_metadata({name!r})`")
+
+    def _refuse_attribute(self, name: str, way_out: str) -> NoReturn:
+        raise AttributeError(
+            f"attribute {name!r} of a {type(self).__name__} cannot be changed; for metadata,"
+            f" {way_out}",
+            name=name,
+            obj=self,
+        )
+
+    def __repr__(self) -> str:
+        metadata = "".join(f", {name}={describe(value)}" for name, value in self._metadata.items())
+        return f"{type(self).__name__}(value={describe(self._value)}{metadata})"
+
+
+def new_variable(kind: type[V], value: Any, metadata: Metadata, trace: Trace | None = None) -> V:
+    """Makes a Variable of its parts, past `__init__` and all hooks.
+
+    Args:
+      kind: the class.
+      value: the raw value.
+      metadata: the metadata, of a Variable of the same class.
+      trace: the trace level that it belongs to; None is the current one.
+    """
+    variable = object.__new__(kind)
+    _set_value(variable, value)
+    _set_metadata(variable, metadata)
+    _set_trace(variable, current_trace() if trace is None else trace)
+    return variable
+
+
+_set_value, _set_metadata, _set_trace = (
+    vars(Variable)[slot].__set__ for slot in ("_value", "_metadata", "_trace")
+)
+_VALUE_KEY = GetAttrKey("value")
+
+
+def _flatten(variable: Variable[Any]) -> tuple[tuple[Any], Metadata]:
+    return (variable._value,), variable._metadata
+
+
+def _flatten_with_key(variable: Variable[Any]) -> tuple[tuple[tuple[GetAttrKey, Any]], Metadata]:
+    return ((_VALUE_KEY, variable._value),), variable._metadata
+
+
+def _register(kind: type[Variable[Any]]) -> None:
+    """Makes a class of Variables known to JAX as a pytree node."""
+
+    def unflatten(metadata: Metadata, children: Iterable[Any]) -> Variable[Any]:
+        (value,) = children
+        return new_variable(kind, value, metadata)
+
+    kind._no_metadata = Metadata(kind, {})
+    jax.tree_util.register_pytree_with_keys(kind, _flatten_with_key, unflatten, _flatten)
+
+
+_register(Variable)
+
+
+class Param(Variable[A]):
+    """What is learned: weights and biases."""
+
+    __slots__ = ()
+
+
+class BatchStat(Variable[A]):
+    """Running statistics of a batch normalization."""
+
+    __slots__ = ()
+
+
+class Cache(Variable[A]):
+    """What a layer keeps from call to call, such as keys and values in autoregressive decoding."""
+
+    __slots__ = ()
+
+
+class Intermediate(Variable[A]):
+    """A value recorded on the way through a model."""
+
+    __slots__ = ()
+
+
+class Perturbation(Variable[A]):
+    """A zero added to an intermediate value, so that its gradient can be taken."""
+
+    __slots__ = ()
+
+
+class RngState(Variable[A]):
+    """State of a random stream: its key or its count."""
+
+    __slots__ = ()
+
+
+class RngKey(RngState[A]):
+    """A random stream's key, which never changes while keys are drawn."""
+
+    __slots__ = ()
+
+
+class RngCount(RngState[A]):
+    """The number of keys that were drawn from a random stream."""
+
+    __slots__ = ()
+
+
+class OptState(Variable[A]):
+    """State of an optimizer."""
+
+    __slots__ = ()
+
+
+class LoRAParam(Param[A]):
+    """A parameter of a low-rank adaptation."""
+
+    __slots__ = ()

@@ -1,0 +1,239 @@
+"""Random streams, bit for bit against `jax.random`."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nnx_reference as nnx
+
+SAMPLER_ARGUMENTS = {
+    "ball": ((3,), {"shape": (2,)}),
+    "bernoulli": ((0.5, (4,)), {}),
+    "beta": ((1.0, 2.0, (4,)), {}),
+    "binomial": ((5, 0.5), {"shape": (4,)}),
+    "bits": (((4,),), {}),
+    "categorical": ((jnp.zeros(5),), {"shape": (4,)}),
+    "cauchy": (((4,),), {}),
+    "chisquare": ((3.0,), {"shape": (4,)}),
+    "choice": ((jnp.arange(7), (4,)), {}),
+    "dirichlet": ((jnp.ones(3), (2,)), {}),
+    "double_sided_maxwell": ((0.0, 1.0), {"shape": (4,)}),
+    "exponential": (((4,),), {}),
+    "f": ((2.0, 3.0), {"shape": (4,)}),
+    "gamma": ((2.0, (4,)), {}),
+    "generalized_normal": ((2.0, (4,)), {}),
+    "geometric": ((0.5, (4,)), {}),
+    "gumbel": (((4,),), {}),
+    "laplace": (((4,),), {}),
+    "loggamma": ((2.0, (4,)), {}),
+    "logistic": (((4,),), {}),
+    "lognormal": ((), {"shape": (4,)}),
+    "maxwell": (((4,),), {}),
+    "multinomial": ((5, jnp.array([0.5, 0.5])), {}),
+    "multivariate_normal": ((jnp.zeros(2), jnp.eye(2)), {}),
+    "normal": (((4,),), {"dtype": jnp.float16}),
+    "orthogonal": ((3,), {}),
+    "pareto": ((2.0, (4,)), {}),
+    "permutation": ((jnp.arange(7),), {}),
+    "poisson": ((3.0, (4,)), {}),
+    "rademacher": (((4,),), {}),
+    "randint": (((4,), 0, 9), {}),
+    "rayleigh": ((1.0, (4,)), {}),
+    "t": ((3.0, (4,)), {}),
+    "triangular": ((0.0, 0.5, 1.0), {"shape": (4,)}),
+    "truncated_normal": ((-1.0, 1.0, (4,)), {}),
+    "uniform": (((4,),), {"minval": -1.0}),
+    "wald": ((1.0,), {"shape": (4,)}),
+    "weibull_min": ((1.0, 2.0, (4,)), {}),
+}
+
+
+def same(left, right):
+    """Compares keys by their data."""
+    left, right = (x.get_value() if isinstance(x, nnx.Variable) else x for x in (left, right))
+    return bool(jnp.array_equal(jax.random.key_data(left), jax.random.key_data(right)))
+
+
+def nth_key(seed, n):
+    return jax.random.fold_in(jax.random.key(seed), n)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [3, np.int64(3), jnp.array(3), jax.random.key(3), jax.random.PRNGKey(3)],
+    ids=lambda s: type(s).__name__,
+)
+def test_a_seed_is_an_integer_or_a_key(seed):
+    rngs = nnx.Rngs(seed, dropout=seed)
+    for name in ("default", "dropout"):
+        stream = rngs[name]
+        assert same(stream.key, jax.random.key(3))
+        assert stream.count[...].dtype == jnp.uint32
+        assert stream.tag == stream.key.tag == stream.count.tag == name
+        assert type(stream.key) is nnx.RngKey
+        assert type(stream.count) is nnx.RngCount
+
+
+def test_a_mapping_seeds_streams_by_name():
+    rngs = nnx.Rngs({"a": 1, "b": 2}, b=3)
+    assert list(rngs) == ["a", "b"]
+    assert same(rngs.a.key, jax.random.key(1))
+    assert same(rngs.b.key, jax.random.key(3))
+
+
+@pytest.mark.parametrize(
+    "seed", [1.5, "three", None, [1], jnp.ones(2), jnp.zeros(3, jnp.uint32), 2j]
+)
+def test_a_bad_seed_is_refused_by_name(seed):
+    with pytest.raises(ValueError, match="dropout") as raised:
+        nnx.Rngs(dropout=seed)
+    assert repr(seed) in str(raised.value)
+
+
+def test_a_draw_folds_the_count_in_and_adds_one():
+    rngs = nnx.Rngs(params=5)
+    for n in range(3):
+        assert same(rngs.params(), nth_key(5, n))
+        assert rngs.params.count[...] == n + 1
+    assert same(rngs.params.key, jax.random.key(5))
+
+
+def test_unknown_streams_are_served_by_default():
+    rngs = nnx.Rngs(0, params=1)
+    assert rngs.noise is rngs.default is rngs["noise"] is rngs["default"]
+    assert rngs["params"] is rngs.params
+    assert same(rngs.noise(), nth_key(0, 0))
+    assert same(rngs(), nth_key(0, 1))
+    assert "noise" not in rngs
+    assert len(rngs) == 2
+
+
+def test_without_a_default_an_unknown_stream_is_an_error():
+    rngs = nnx.Rngs(params=1)
+    with pytest.raises(AttributeError, match="noise"):
+        _ = rngs.noise
+    with pytest.raises(KeyError, match="noise"):
+        _ = rngs["noise"]
+    with pytest.raises(AttributeError, match="default"):
+        rngs()
+
+
+def test_python_protocols_are_not_answered_with_a_stream():
+    assert not hasattr(nnx.Rngs(0), "__jax_array__")
+    assert not hasattr(nnx.Rngs(0), "_private")
+
+
+def test_the_samplers_are_all_of_jax_random():
+    takes_key = {
+        name
+        for name, function in inspect.getmembers(jax.random, inspect.isroutine)
+        if not name.startswith("_") and next(iter(inspect.signature(function).parameters)) == "key"
+    }
+    assert takes_key - {"clone", "fold_in", "split"} == set(SAMPLER_ARGUMENTS)
+
+
+@pytest.mark.parametrize("name", SAMPLER_ARGUMENTS)
+def test_a_sampler_draws_the_next_key(name):
+    args, kwargs = SAMPLER_ARGUMENTS[name]
+    rngs = nnx.Rngs(0, params=1)
+    rngs()
+    expected = getattr(jax.random, name)(nth_key(0, 1), *args, **kwargs)
+    drawn = getattr(rngs, name)(*args, **kwargs)
+    assert drawn.dtype == expected.dtype
+    assert jnp.array_equal(drawn, expected)
+    assert rngs.default.count[...] == 2
+    expected = getattr(jax.random, name)(nth_key(1, 0), *args, **kwargs)
+    assert jnp.array_equal(getattr(rngs.params, name)(*args, **kwargs), expected)
+
+
+def test_a_sampler_has_the_signature_without_the_key():
+    assert list(inspect.signature(nnx.Rngs(0).uniform).parameters)[:4] == [
+        "shape",
+        "dtype",
+        "minval",
+        "maxval",
+    ]
+
+
+def test_fork_takes_the_next_key_as_root():
+    rngs = nnx.Rngs(params=1, dropout=2)
+    rngs.params()
+    forked = rngs.fork()
+    assert same(forked.params.key, nth_key(1, 1))
+    assert same(forked.dropout.key, nth_key(2, 0))
+    assert forked.params.count[...] == 0
+    assert (rngs.params.count[...], rngs.dropout.count[...]) == (2, 1)
+
+
+@pytest.mark.parametrize(("split", "shape"), [(3, (3,)), ((2, 3), (2, 3)), ((), ())])
+def test_split_gives_different_keys_of_the_shape(split, shape):
+    rngs = nnx.Rngs(params=1)
+    for n, batched in enumerate((rngs.split(split), rngs.fork(split=split))):
+        assert same(batched.params.key, jax.random.split(nth_key(1, n), shape))
+        assert batched.params.count[...].shape == shape
+        assert batched.params.count[...].dtype == jnp.uint32
+    assert rngs.params.count[...] == 2
+
+
+def test_a_mapping_splits_by_filter_and_forks_the_rest():
+    rngs = nnx.Rngs(params=1, dropout=2, noise=3)
+    batched = rngs.split({"params": 4, nnx.PathContains("dropout"): None, ...: (2, 5)})
+    assert batched.params.key.shape == (4,)
+    assert batched.noise.key.shape == (2, 5)
+    assert same(batched.dropout.key, nth_key(2, 0))
+    assert rngs.split({"params": 4}).noise.key.shape == ()
+
+
+def test_broadcast_repeats_one_key():
+    batched = nnx.Rngs(params=1).broadcast(3)
+    assert same(batched.params.key, jnp.stack([nth_key(1, 0)] * 3))
+    assert batched.params.count[...].shape == (3,)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda r: r(), lambda r: r.fork(), lambda r: r.split(2), lambda r: r.normal()]
+)
+def test_a_batched_stream_does_not_draw(use):
+    batched = nnx.Rngs(0).split(3)
+    with pytest.raises(ValueError, match=r"'default'.*\(3,\)"):
+        use(batched)
+    assert jnp.array_equal(batched.default.count[...], jnp.zeros(3))
+
+
+@pytest.mark.parametrize("shape", [-1, 1.5, "three", (2, -1), True])
+def test_a_bad_shape_draws_nothing(shape):
+    rngs = nnx.Rngs(a=0, b=1)
+    with pytest.raises(ValueError, match="split into"):
+        rngs.split({"a": 2, "b": shape})
+    assert (rngs.a.count[...], rngs.b.count[...]) == (0, 0)
+
+
+def test_draws_are_the_same_inside_jit():
+    @jax.jit
+    def draw(rngs):
+        return rngs.params(), rngs.normal((2,)), rngs
+
+    first, noise, after = draw(nnx.Rngs(0, params=1))
+    assert same(first, nth_key(1, 0))
+    assert jnp.array_equal(noise, jax.random.normal(nth_key(0, 0), (2,)))
+    assert (after.params.count[...], after.default.count[...]) == (1, 1)
+
+
+def test_captured_streams_raise_instead_of_repeating():
+    rngs = nnx.Rngs(0)
+    with pytest.raises(nnx.errors.TraceContextError, match="RngCount"):
+        jax.jit(lambda: rngs())()
+    assert rngs.default.count[...] == 0
+
+
+def test_streams_are_variables_that_filters_select():
+    rngs = nnx.Rngs(params=1, dropout=2)
+    assert len(jax.tree.leaves(nnx.state(rngs, nnx.RngKey))) == 2
+    assert set(nnx.state(rngs, "dropout")) == {"dropout"}
+    copied = nnx.clone(rngs)
+    assert same(copied.params(), nth_key(1, 0))
+    assert rngs.params.count[...] == 0
+    assert same(nnx.merge(*nnx.split(rngs)).dropout(), nth_key(2, 0))

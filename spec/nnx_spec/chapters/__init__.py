@@ -1,0 +1,1 @@
+"""The clauses, a folder for each chapter."""

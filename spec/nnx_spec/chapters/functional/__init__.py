@@ -1,0 +1,1 @@
+"""Chapter GRF: the functional API and aliasing."""

@@ -1,0 +1,210 @@
+"""Configuration: the defaults of `graph` and `graph_updates`, and how they are set."""
+
+import contextlib
+import json
+import threading
+
+import pytest
+
+from nnx_spec import MUST, clause
+from nnx_spec.chapters.functional.making import net, param
+
+SWITCHES = ("set_graph_mode", "set_graph_updates")
+
+READS = {
+    "split": lambda nnx, node, **graph: nnx.split(node, **graph),
+    "state": lambda nnx, node, **graph: nnx.state(node, **graph),
+    "graphdef": lambda nnx, node, **graph: nnx.graphdef(node, **graph),
+    "clone": lambda nnx, node, **graph: nnx.clone(node, **graph),
+    "variables": lambda nnx, node, **graph: nnx.variables(node, **graph),
+    "iter_graph": lambda nnx, node, **graph: list(nnx.iter_graph(node, **graph)),
+    "iter_modules": lambda nnx, node, **graph: list(nnx.iter_modules(node, **graph)),
+    "map": lambda nnx, node, **graph: nnx.map(lambda path, leaf: leaf, node, **graph),
+    "recursive_map": lambda nnx, node, **graph: nnx.recursive_map(lambda path, x: x, node, **graph),
+}
+"""Functions that take `graph`; on shared references they raise in tree mode and in no other."""
+
+IN_A_NEW_PROCESS = """
+import json, threading
+import jax.numpy as jnp
+
+switches = (nnx.set_graph_mode, nnx.set_graph_updates)
+found = {}
+
+def read(name):
+    found[name] = [switch.current_value() for switch in switches]
+
+read("start")
+thread = threading.Thread(target=read, args=("thread",))
+thread.start()
+thread.join()
+
+shared = nnx.List([nnx.Param(jnp.ones(()))])
+shared.append(shared[0])
+try:
+    nnx.split(shared)
+    found["shared references"] = "split"
+except ValueError:
+    found["shared references"] = "refused"
+
+with nnx.set_graph_mode(not found["start"][0]), nnx.set_graph_updates(not found["start"][1]):
+    read("scope")
+read("end")
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def _defaults(nnx):
+    """Leaves the defaults as they were."""
+    before = {switch: getattr(nnx, switch).current_value() for switch in SWITCHES}
+    yield
+    for switch, value in before.items():
+        getattr(nnx, switch)(value)
+
+
+@clause("GRF-017", MUST, source="flip/5310-tree-mode-nnx#implementation")
+@pytest.mark.usefixtures("_defaults")
+class TestDefaults:
+    """`graph=None` takes the default that `set_graph_mode` sets, and says with `current_value()`.
+
+    `set_graph_mode` and `set_graph_updates` are two independent switches of one form. Called, they
+    set the default until it is set again. As context managers they set it within the block, in this
+    thread only, and give back the value before, also when blocks are nested and when one raises. In
+    a new process they start from the environment variables `NNX_GRAPH_MODE` and
+    `NNX_GRAPH_UPDATES`, `true` or `false`.
+    """
+
+    @pytest.mark.parametrize("value", [False, True])
+    @pytest.mark.parametrize("switch", SWITCHES)
+    def test_setting_lasts(self, nnx, switch, value):
+        set_default, other = self.switches(nnx, switch)
+        set_default(not value)
+        untouched = other.current_value()
+
+        def elsewhere():
+            set_default(value)
+
+        elsewhere()
+        assert set_default.current_value() is value
+        nnx.clone(net(nnx, w=param(nnx)))
+        assert set_default.current_value() is value
+        assert other.current_value() is untouched
+
+    @pytest.mark.parametrize("outermost", [False, True])
+    @pytest.mark.parametrize("switch", SWITCHES)
+    def test_scopes_nest(self, nnx, switch, outermost):
+        set_default, other = self.switches(nnx, switch)
+        set_default(outermost)
+        untouched = other.current_value()
+        with set_default(not outermost):
+            assert set_default.current_value() is not outermost
+            with set_default(outermost):
+                assert set_default.current_value() is outermost
+                with set_default(outermost):
+                    assert set_default.current_value() is outermost
+                assert set_default.current_value() is outermost
+            assert set_default.current_value() is not outermost
+            assert other.current_value() is untouched
+        assert set_default.current_value() is outermost
+
+    @pytest.mark.parametrize("switch", SWITCHES)
+    def test_scope_ends_with_an_exception(self, nnx, switch):
+        set_default, _ = self.switches(nnx, switch)
+        before = set_default.current_value()
+
+        def leave_twice():
+            with set_default(not before):
+                with contextlib.suppress(IndexError), set_default(before):
+                    raise IndexError
+                assert set_default.current_value() is not before
+                raise KeyError("planned")
+
+        with pytest.raises(KeyError, match="planned"):
+            leave_twice()
+        assert set_default.current_value() is before
+
+    @pytest.mark.parametrize("switch", SWITCHES)
+    def test_scope_is_of_one_thread(self, nnx, switch):
+        set_default, _ = self.switches(nnx, switch)
+        before = set_default.current_value()
+        with set_default(not before):
+            assert in_a_thread(set_default.current_value) is before
+            assert set_default.current_value() is not before
+        entered, leave = threading.Event(), threading.Event()
+
+        def stay_within():
+            with set_default(not before):
+                entered.set()
+                leave.wait(timeout=60)
+                return set_default.current_value()
+
+        def look_from_outside():
+            entered.wait(timeout=60)
+            try:
+                assert set_default.current_value() is before
+                with set_default(before):
+                    pass
+            finally:
+                leave.set()
+
+        assert in_a_thread(stay_within, look_from_outside) is not before
+        assert set_default.current_value() is before
+
+    @pytest.mark.parametrize("read", READS)
+    def test_graph_none_takes_the_default(self, nnx, read):
+        shared = param(nnx, 1.0)
+        node = net(nnx, first=shared, second=shared)
+        for value in (False, True, False):
+            nnx.set_graph_mode(value)
+            assert succeeds(nnx, read, node) is value
+            assert succeeds(nnx, read, node, graph=None) is value
+            with nnx.set_graph_mode(not value):
+                assert succeeds(nnx, read, node) is not value
+
+    @pytest.mark.parametrize("read", READS)
+    def test_graph_given_wins(self, nnx, read):
+        shared = param(nnx, 1.0)
+        node = net(nnx, first=shared, second=shared)
+        for default in (False, True):
+            with nnx.set_graph_mode(default):
+                assert succeeds(nnx, read, node, graph=True)
+                assert not succeeds(nnx, read, node, graph=False)
+
+    @pytest.mark.parametrize(("mode", "updates"), [(False, True), (True, False)])
+    def test_environment(self, run_in_new_process, mode, updates):
+        env = {"NNX_GRAPH_MODE": str(mode).lower(), "NNX_GRAPH_UPDATES": str(updates).lower()}
+        found = json.loads(run_in_new_process(IN_A_NEW_PROCESS, env=env))
+        assert found == {
+            "start": [mode, updates],
+            "thread": [mode, updates],
+            "shared references": "split" if mode else "refused",
+            "scope": [not mode, not updates],
+            "end": [mode, updates],
+        }
+
+    def switches(self, nnx, switch):
+        """Returns the switch and the other one."""
+        first, second = nnx.set_graph_mode, nnx.set_graph_updates
+        return (first, second) if switch == "set_graph_mode" else (second, first)
+
+
+def succeeds(nnx, read, node, **graph):
+    """Tells whether a read of a node with shared references succeeds, or raises ValueError."""
+    try:
+        READS[read](nnx, node, **graph)
+    except ValueError:
+        return False
+    return True
+
+
+def in_a_thread(function, meanwhile=lambda: None):
+    """Runs a function in a thread, another meanwhile in this one, and returns the first's result."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    try:
+        meanwhile()
+    finally:
+        thread.join(timeout=60)
+    return results[0]

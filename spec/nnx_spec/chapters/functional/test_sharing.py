@@ -1,0 +1,200 @@
+"""Sharing: objects that can be reached by several paths, in graph mode and in tree mode."""
+
+import threading
+
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+
+from nnx_spec import MUST, clause
+from nnx_spec.chapters.functional.sharing import (
+    CHILD_AND_PARENT,
+    CHILDREN_FUNCTIONS,
+    FUNCTIONS,
+    NO_TREES,
+)
+from nnx_spec.oracles import (
+    array_record,
+    at,
+    graph_items,
+    is_node,
+    leaf_record,
+    names_path,
+    objects,
+    snapshot,
+    state_items,
+    state_paths,
+    walk,
+)
+from nnx_spec.plans import VariablePlan, build
+from nnx_spec.strategies import shared_graphs, trees
+
+TREE_MODE = "flip/5310-tree-mode-nnx#proposal"
+
+
+@clause("GRF-014", MUST, source="guides/surgery#pythonic-nnx-module-manipulation")
+class TestSharing:
+    """In graph mode what several paths lead to is stored once, and is one object after `merge`.
+
+    It stands in the State at the first of its paths. Writing to it by any path is seen by all.
+    """
+
+    @given(plan=shared_graphs())
+    def test_stored_once(self, nnx, plan):
+        node = build(nnx, plan)
+        state = nnx.split(node, graph=True)[1]
+        assert [path for path, _ in state_items(state)] == state_paths(plan)
+        for path, leaf in state_items(state):
+            assert leaf_record(nnx, leaf) == leaf_record(nnx, at(nnx, node, path))
+
+    @given(plan=shared_graphs())
+    def test_one_object_after_merge(self, nnx, plan):
+        merged = nnx.merge(*nnx.split(build(nnx, plan), graph=True))
+        found = [{id(at(nnx, merged, path)) for path in paths} for _, paths in objects(plan)]
+        assert [len(identities) for identities in found] == [1] * len(found)
+        assert len(set.union(*found)) == len(found)
+
+    @given(plan=shared_graphs())
+    def test_writing_by_one_path_is_seen_by_all(self, nnx, plan):
+        merged = nnx.merge(*nnx.split(build(nnx, plan), graph=True))
+        for item, paths in objects(plan):
+            for number, path in enumerate(paths):
+                written = jnp.asarray([number, 7.0])
+                if isinstance(item, VariablePlan):
+                    at(nnx, merged, path).set_value(written)
+                    seen = [array_record(at(nnx, merged, other).get_value()) for other in paths]
+                    assert seen == [array_record(written)] * len(paths)
+
+    @pytest.mark.parametrize("name", NO_TREES)
+    def test_update_of_what_is_shared(self, nnx, name):
+        plan, paths = NO_TREES[name]
+        node = build(nnx, plan)
+        shared = at(nnx, node, paths[0])
+        state = nnx.state(node, graph=True)
+        assert len(state_items(state)) == len(graph_items(plan))
+        nnx.update(node, state)
+        assert [at(nnx, node, path) is shared for path in paths] == [True] * len(paths)
+        assert snapshot(nnx, node) == snapshot(nnx, build(nnx, plan))
+
+
+@clause("GRF-015", MUST, source="nnx_basics#the-flax-functional-api")
+class TestCycles:
+    """In graph mode objects that can be reached from themselves split, merge, clone and iterate.
+
+    The copies have the same cycles, and `iter_graph` gives every node and Variable once, at a path
+    that leads to it.
+    """
+
+    @given(plan=shared_graphs(cycles=True))
+    def test_split_and_merge(self, nnx, plan):
+        node = build(nnx, plan)
+        merged = nnx.merge(*nnx.split(node, graph=True))
+        assert snapshot(nnx, merged) == snapshot(nnx, node)
+
+    @given(plan=shared_graphs(cycles=True))
+    def test_clone(self, nnx, plan):
+        node = build(nnx, plan)
+        copy = nnx.clone(node, graph=True)
+        assert snapshot(nnx, copy) == snapshot(nnx, node)
+        assert not {*identities(nnx, copy)} & {*identities(nnx, node)}
+
+    @given(plan=shared_graphs(cycles=True))
+    def test_iterate(self, nnx, plan):
+        node = build(nnx, plan)
+        met = [
+            (path, value)
+            for path, value in nnx.iter_graph(node, graph=True)
+            if isinstance(value, nnx.Variable) or is_node(nnx, value)
+        ]
+        assert all(at(nnx, node, path) is value for path, value in met)
+        assert sorted(id(value) for _, value in met) == sorted(identities(nnx, node))
+
+    def test_child_that_refers_to_its_parent(self, nnx):
+        node = build(nnx, CHILD_AND_PARENT)
+        graphdef, state = nnx.split(node, graph=True)
+        assert [path for path, _ in state_items(state)] == [("child", "weight")]
+        assert hash(graphdef) == hash(nnx.graphdef(build(nnx, CHILD_AND_PARENT), graph=True))
+        for copy in (nnx.merge(graphdef, state), nnx.clone(node, graph=True)):
+            assert copy.child.parent is copy
+            assert copy is not node
+        modules = dict(nnx.iter_modules(node, graph=True))
+        assert modules == {(): node, ("child",): node.child}
+
+
+@clause("GRF-016", MUST, source=TREE_MODE)
+class TestTreeMode:
+    """In tree mode every function that takes `graph=` refuses shared references with ValueError.
+
+    The message names every path of what is shared. Shared is any node or Variable, whether it holds
+    Variables, arrays or static values alone, and any ancestor that is referred to from below.
+    """
+
+    @pytest.mark.parametrize("kind", NO_TREES)
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_functions(self, nnx, function, kind):
+        self.check(nnx, FUNCTIONS[function], *NO_TREES[kind])
+
+    @pytest.mark.parametrize("kind", ["Module", "Module of static values"])
+    @pytest.mark.parametrize("function", CHILDREN_FUNCTIONS)
+    def test_functions_of_children(self, nnx, function, kind):
+        self.check(nnx, CHILDREN_FUNCTIONS[function], *NO_TREES[kind])
+
+    def check(self, nnx, call, plan, paths):
+        node = build(nnx, plan)
+        before = snapshot(nnx, node, identities=True)
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            call(nnx, node)
+        assert [path for path in paths if not names_path(str(caught.value), path)] == []
+        assert snapshot(nnx, node, identities=True) == before
+
+    @given(plan=shared_graphs())
+    def test_any_graph(self, nnx, plan):
+        node = build(nnx, plan)
+        shared = [paths for _, paths in objects(plan) if len(paths) > 1]
+        for call in FUNCTIONS.values():
+            with pytest.raises(ValueError) as caught:  # noqa: PT011
+                call(nnx, node)
+            message = str(caught.value)
+            assert any(all(names_path(message, path) for path in paths) for paths in shared)
+
+    @given(plan=trees())
+    def test_any_tree_is_taken(self, nnx, plan):
+        node = build(nnx, plan)
+        for call in FUNCTIONS.values():
+            call(nnx, node)
+
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_cycles(self, nnx, function):
+        node, call = build(nnx, CHILD_AND_PARENT), FUNCTIONS[function]
+        error = error_in_a_thread(lambda: call(nnx, node))
+        assert isinstance(error, ValueError)
+        assert names_path(str(error), ("child", "parent"))
+
+
+def error_in_a_thread(call):
+    """Returns the exception that a call raises in a thread of its own, or None.
+
+    A thread that overflows its stack inside JAX may be of no use afterwards; this one is not needed
+    any more.
+    """
+    errors = []
+
+    def run():
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return errors[0] if errors else None
+
+
+def identities(nnx, root):
+    """Lists the identities of an object graph's nodes and Variables, each once."""
+    return [
+        id(value)
+        for _, value in walk(nnx, root)
+        if isinstance(value, nnx.Variable) or is_node(nnx, value)
+    ]
