@@ -9,6 +9,7 @@ Inside pytest:
     plugin.py       the plugin's options, and when it wakes up
     session.py      its work in a session with a target: loading, selecting, judging
     fixtures.py     what a test of the specification is given
+    isolation.py    a thread for each test
     outcomes.py     what an outcome is, and how outcomes join
     failures.py     what is told of a test that failed
     events.py       how the session tells another process what happens

@@ -1,8 +1,7 @@
 """The command line: `nnx-conformance run`, `list`, `show` and `faults`.
 
 Exit codes: 0 nothing unexpected; 1 a MUST or SHOULD clause fails, or something broke; 2 wrong use;
-  3 a target could not
-be loaded, or nothing ran; 130 interrupted.
+3 a target could not be loaded, or nothing ran; 130 interrupted.
 
 Other packages add commands through the entry-point group `nnx_conformance.commands`: each entry is
 a function that is given argparse's subparsers, adds one to them and sets its default `run`, a

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Collection
+from types import TracebackType
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -18,7 +20,12 @@ TAIL = 40
 
 
 def failure(
-    test: str, phase: str, error: BaseException, parameters: str | None, text: str
+    test: str,
+    phase: str,
+    error: BaseException,
+    *,
+    parameters: str | None = None,
+    own: Collection[str] = (),
 ) -> dict[str, str | None]:
     """Tells of a failure, in plain JSON values.
 
@@ -27,7 +34,7 @@ def failure(
       phase: `setup`, `call` or `teardown`.
       error: the exception.
       parameters: the test's parameters, if it has any.
-      text: the traceback as pytest renders it.
+      own: the root packages of the specification; the traceback starts in one of them.
     """
     main = principal(error)
     return {
@@ -35,7 +42,7 @@ def failure(
         "phase": phase,
         "example": example_of(main) or parameters,
         "error": message_of(main),
-        "traceback": _steady("\n".join(text.splitlines()[-TAIL:])),
+        "traceback": traceback_of(error, own),
     }
 
 
@@ -61,6 +68,19 @@ def example_of(error: BaseException) -> str | None:
             lines = _steady(note).splitlines()
             return "\n".join(line for line in lines if not _is_fixture(line))
     return None
+
+
+def traceback_of(error: BaseException, own: Collection[str]) -> str:
+    """Returns the last lines of an exception's traceback, without what led to the test."""
+    start = error.__traceback__
+    while start is not None and _package(start) not in own:
+        start = start.tb_next
+    lines = traceback.format_exception(type(error), error, start or error.__traceback__)
+    return _steady("\n".join("".join(lines).splitlines()[-TAIL:]))
+
+
+def _package(entry: TracebackType) -> str:
+    return str(entry.tb_frame.f_globals.get("__name__", "")).split(".")[0]
 
 
 def _is_fixture(line: str) -> bool:

@@ -51,10 +51,10 @@ def _wake(config: pytest.Config) -> None:
     profile, shrink = config.getoption("--nnx-profile"), not config.getoption("--nnx-no-shrink")
     try:
         require_known("profile", [profile], profiles.PROFILES)
+        profiles.activate(profile, shrink=shrink)
         session = Session(config)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
-    profiles.activate(profile, shrink=shrink)
     config.pluginmanager.register(session, SESSION)
     config.pluginmanager.register(fixtures)
 

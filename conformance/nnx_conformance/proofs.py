@@ -1,16 +1,18 @@
 """Proofs: each fault, planted in a conforming target, breaks each clause that it names.
 
-A clause is broken when one of its tests fails; an error of the harness proves nothing. Before
-anything is planted the same clauses must hold, or their failing would prove nothing either. Faults
-are tried one after another in a few long-lived processes, in which imports and compiled functions
-stay warm; each gets a pytest session and a target of its own, and is taken out at the session's
-end.
+A clause is broken when one of its tests fails; an error of the harness proves nothing. Without a
+fault the same clauses must hold, or their failing would prove nothing either. Faults are tried one
+after another in a few long-lived processes, in which imports and compiled functions stay warm; each
+gets a pytest session and a target of its own, and is taken out at the session's end. A few examples
+of each property are tried first; what they don't break is tried again, in new processes, on as many
+as a run tries by default.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import multiprocessing
 import os
@@ -26,19 +28,27 @@ from typing import Any
 
 import pytest
 
-from nnx_conformance import faults, running
+from nnx_conformance import faults, rendering, running
 from nnx_conformance.outcomes import Outcome, join
+from nnx_conformance.plugin import clause_of
 from nnx_conformance.usage import UsageError, require_known
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A fault, or None for none, and the clauses to run with it in the target."""
+    """A fault, or None for none, and the clauses to test on a target that has it.
+
+    Attributes:
+      fault: the fault's name.
+      tests: where each clause's test is, by the clause's id; None for a clause without one.
+      target: the target in which it is planted.
+      profile: on how many examples properties are tried.
+    """
 
     fault: str | None
-    clauses: tuple[str, ...]
-    tests: tuple[str, ...]
+    tests: Mapping[str, str | None]
     target: str
+    profile: str = "smoke"
 
 
 @dataclass(frozen=True)
@@ -49,72 +59,111 @@ class Finding:
     outcomes: Mapping[str, Outcome]
     trouble: str | None = None
 
+    @property
+    def survivors(self) -> list[str]:
+        """The clauses that have tests and were not broken by a fault that should have."""
+        tested = [id for id, test in self.trial.tests.items() if test is not None]
+        harmless = self.trial.fault is None or self.trouble is not None
+        return [] if harmless else [id for id in tested if not self.breaks(id)]
+
+    def breaks(self, id: str) -> bool:
+        """Tells whether the clause is broken, or does not apply to the target at all."""
+        return self.outcomes.get(id) in (Outcome.FAIL, Outcome.UNSUPPORTED)
+
     def complaints(self) -> Iterator[str]:
         """Yields one line for everything that is not as it must be."""
         if self.trouble is not None:
             yield f"{self.trial.fault or 'no fault'}: {self.trouble}"
             return
-        for id in self.trial.clauses:
+        for id, test in self.trial.tests.items():
             outcome = self.outcomes.get(id)
-            if outcome is None:
-                yield f"{id} has no tests"
+            if test is None or outcome is None:
+                yield f"{self.trial.fault or 'no fault'}: {id} has no tests"
             elif self.trial.fault is None and outcome in (Outcome.FAIL, Outcome.ERROR):
                 yield f"{id} does not hold without a fault either ({outcome.value})"
-            elif self.trial.fault is not None and outcome not in (
-                Outcome.FAIL,
-                Outcome.UNSUPPORTED,
-            ):
+            elif self.trial.fault is not None and not self.breaks(id):
                 yield f"{self.trial.fault} does not break {id} ({outcome.value})"
 
 
 class Jury:
-    """A pytest plugin that notes outcomes and spares a clause further tests once it is broken."""
+    """A pytest plugin that notes outcomes and ends a trial once its clauses are broken."""
 
-    def __init__(self) -> None:
-        self.outcomes: dict[str, list[Outcome]] = defaultdict(list)
+    def __init__(self, ids: Iterable[str]) -> None:
+        self.outcomes: dict[str, list[Outcome]] = {id: [] for id in ids}
+
+    @property
+    def decided(self) -> bool:
+        """Whether every clause is broken."""
+        return all(Outcome.FAIL in noted for noted in self.outcomes.values())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Skips the tests of a clause that is broken already."""
-        marker = item.get_closest_marker("clause")
-        if marker and Outcome.FAIL in self.outcomes[marker.args[0]]:
+        if Outcome.FAIL in self.outcomes[clause_of(item) or ""]:
             pytest.skip("broken already")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes a verdict."""
         verdict = getattr(report, "nnx", None)
-        if verdict and verdict["clause"] and Outcome.FAIL not in self.outcomes[verdict["clause"]]:
+        if verdict and Outcome.FAIL not in self.outcomes[verdict["clause"]]:
             self.outcomes[verdict["clause"]].append(Outcome(verdict["outcome"]))
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Ends the session if there is nothing left to decide."""
+        if self.decided:
+            pytest.exit("all broken", returncode=0)
 
     def decide(self) -> dict[str, Outcome]:
         """Returns each clause's outcome: a failure if one of its tests fails."""
         return {
             id: Outcome.FAIL if Outcome.FAIL in noted else join(noted)
             for id, noted in self.outcomes.items()
+            if noted
         }
 
 
 def attempt(trial: Trial) -> Finding:
     """Runs a trial in this process."""
-    if not trial.tests:
+    tests = {id: test for id, test in trial.tests.items() if test is not None}
+    if not tests:
         return Finding(trial, {})
-    options = running.Options(select=trial.clauses)
-    arguments = [*running.arguments(trial.target, options), "-q", "--nnx-no-shrink", *trial.tests]
+    options = running.Options(select=list(tests), profile=trial.profile)
+    arguments = running.arguments(trial.target, options)
+    arguments += ["-q", "--nnx-no-shrink", "-p", "no:unraisableexception", *tests.values()]
     if trial.fault:
         arguments += ["--nnx-fault", trial.fault]
-    jury, output = Jury(), io.StringIO()
+    jury, output = Jury(tests), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         status = pytest.main(arguments, plugins=[jury])
-    if status not in (0, 1, 5):
+    if status not in (0, 1):
         lines = output.getvalue().strip().splitlines()
-        return Finding(
-            trial, {}, f"pytest ended with status {int(status)}: {' / '.join(lines[-3:])}"
-        )
+        ending = " / ".join(line.strip() for line in lines[-3:])
+        return Finding(trial, {}, f"pytest ended with status {int(status)}: {ending}")
     return Finding(trial, jury.decide())
 
 
+def try_all(trials: Sequence[Trial], jobs: int) -> Iterator[Finding]:
+    """Yields what each trial shows in the end, as it comes."""
+    first: dict[str | None, Finding] = {}
+    again: list[Trial] = []
+    for finding in run_trials(trials, jobs):
+        trial, survivors = finding.trial, finding.survivors
+        if survivors:
+            first[trial.fault] = finding
+            tests = {id: trial.tests[id] for id in survivors}
+            again.append(dataclasses.replace(trial, tests=tests, profile="default"))
+        else:
+            yield finding
+    for finding in run_trials(again, jobs):
+        before = first[finding.trial.fault]
+        outcomes = {**before.outcomes, **finding.outcomes}
+        yield Finding(before.trial, outcomes, finding.trouble)
+
+
 def run_trials(trials: Sequence[Trial], jobs: int) -> Iterator[Finding]:
-    """Yields what trials show, as it comes; they share `jobs` processes."""
+    """Yields what trials show, as it comes; they share `jobs` new processes."""
+    if not trials:
+        return
     with tempfile.TemporaryDirectory(prefix="nnx-conformance-") as folder:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(jobs, context, _prepare, (folder,)) as pool:
@@ -123,9 +172,8 @@ def run_trials(trials: Sequence[Trial], jobs: int) -> Iterator[Finding]:
                 try:
                     yield future.result()
                 except BrokenProcessPool:
-                    yield Finding(
-                        pending[future], {}, "the interpreter died in this trial or beside it"
-                    )
+                    trouble = "the interpreter died in this trial or beside it"
+                    yield Finding(pending[future], {}, trouble)
 
 
 def _prepare(folder: str) -> None:
@@ -141,17 +189,16 @@ def plan(names: Iterable[str], target: str) -> list[Trial]:
     """Returns the trials for faults, and first those that show that the clauses hold without."""
     import nnx_spec
 
-    registry, known = nnx_spec.load(), faults.load()
+    known = faults.load()
     planted = [known[name] for name in names]
-    tests = {id: location(clause.test) for id, clause in registry.items()}
+    where = {id: location(clause.test) for id, clause in nnx_spec.load().items()}
+    modules: dict[str, set[str]] = defaultdict(set)
+    for id in {id for fault in planted for id in fault.breaks} & where.keys():
+        modules[where[id].partition("::")[0]].add(id)
 
     def trial(fault: str | None, ids: Iterable[str]) -> Trial:
-        named = tuple(ids)
-        return Trial(fault, named, tuple(tests[id] for id in named if id in tests), target)
+        return Trial(fault, {id: where.get(id) for id in ids}, target)
 
-    modules: dict[str, set[str]] = defaultdict(set)
-    for id in {id for fault in planted for id in fault.breaks} & tests.keys():
-        modules[tests[id].partition("::")[0]].add(id)
     healthy = [trial(None, sorted(ids)) for _, ids in sorted(modules.items())]
     return healthy + [trial(fault.name, fault.breaks) for fault in planted]
 
@@ -197,12 +244,14 @@ def prove(args: argparse.Namespace) -> int:
             print(f"{name}: {known[name].sentence} Breaks {', '.join(known[name].breaks)}.")
         return 0
     complaints = [] if args.names else [f"{id} has no fault" for id in unproven()]
-    broken = 0
-    for finding in run_trials(plan(names, args.on), args.jobs):
-        complaints += finding.complaints()
-        if finding.trial.fault is not None:
+    trials, broken = plan(names, args.on), 0
+    out = rendering.console()
+    with rendering.meter("faults", out, "trials") as show:
+        for done, finding in enumerate(try_all(trials, args.jobs), 1):
+            complaints += finding.complaints()
             broken += sum(outcome is Outcome.FAIL for outcome in finding.outcomes.values())
+            show(done, len(trials), f"{len(complaints)} complaints" if complaints else "")
     for complaint in complaints:
-        print(complaint)
-    print(f"{len(names)} faults, {broken} times a clause broken; {len(complaints)} complaints")
+        out.print(complaint, soft_wrap=True)
+    out.print(f"{len(names)} faults, {broken} times a clause broken, {len(complaints)} complaints")
     return 1 if complaints else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -32,45 +32,48 @@ def console() -> Console:
     )
 
 
+Meter = Callable[[int, int, str], None]
+"""Shows how much is done, of how much, and what is new."""
+
+
 @contextlib.contextmanager
 def progress(name: str, out: Console) -> Iterator[Watcher]:
-    """Shows how far a run is: a bar on a terminal, a line for each tenth in a log."""
+    """Shows how far a run is."""
+    with meter(name, out) as show:
+        yield lambda results: show(results.done, results.total, _news(results))
+
+
+@contextlib.contextmanager
+def meter(name: str, out: Console, unit: str = "tests") -> Iterator[Meter]:
+    """Shows progress: as a bar on a terminal, as a line for each tenth in a log."""
     if not out.is_terminal:
-        yield _lines(name, out)
+        yield _lines(name, out, unit)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, TextColumn("{task.fields[news]}"), console=out, transient=True) as bar:
-        task = bar.add_task(name, total=None, news="")
-
-        def watch(results: Results) -> None:
-            total = results.total or None
-            bar.update(task, total=total, completed=results.done, news=_news(results))
-
-        yield watch
+    bar = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*bar, TextColumn("{task.fields[news]}"), console=out, transient=True) as shown:
+        task = shown.add_task(name, total=None, news="")
+        yield lambda done, total, news: shown.update(
+            task, completed=done, total=total or None, news=news
+        )
 
 
-def _lines(name: str, out: Console) -> Watcher:
+def _lines(name: str, out: Console, unit: str) -> Meter:
     tenths = 0
 
-    def watch(results: Results) -> None:
+    def show(done: int, total: int, news: str) -> None:
         nonlocal tenths
-        reached = 10 * results.done // results.total if results.total else 0
+        reached = 10 * done // total if total else 0
         if reached > tenths:
             tenths = reached
-            share = f"{10 * reached:3d}%, {results.done} of {results.total} tests"
-            out.print(f"{name}: {share}{_news(results)}", soft_wrap=True)
+            parts = [f"{name}: {10 * reached:3d}%", f"{done} of {total} {unit}", news]
+            out.print(", ".join(filter(None, parts)), soft_wrap=True)
 
-    return watch
+    return show
 
 
 def _news(results: Results) -> str:
     count = len(results.deviations)
-    return f", {count} clause{'s' if count > 1 else ''} deviating" if count else ""
+    return f"{count} clause{'s' if count > 1 else ''} deviating" if count else ""
 
 
 def show(runs: Sequence[Results], titles: Mapping[str, str], out: Console) -> None:

@@ -91,7 +91,7 @@ def arguments(name: str, options: Options, events: Path | None = None) -> list[s
         *("-c", str(resources.files("nnx_conformance") / "pytest.ini")),
         *("--rootdir", str(options.spec.parent), "--confcutdir", str(options.spec)),
         *("-p", "xdist.plugin", "-p", "_hypothesis_pytestplugin", "-p", "nnx_conformance.plugin"),
-        *("-p", "no:cacheprovider", "--continue-on-collection-errors"),
+        *("-p", "no:cacheprovider", "--continue-on-collection-errors", "--tb=native"),
         *("--nnx-target", name, "--nnx-profile", options.profile),
     ]
     if options.select:

@@ -11,6 +11,7 @@ from nnx_conformance import events, faults, targets
 from nnx_conformance.describe import describe, headline
 from nnx_conformance.failures import failure
 from nnx_conformance.features import probe
+from nnx_conformance.isolation import in_own_thread
 from nnx_conformance.outcomes import Outcome, judge
 from nnx_conformance.plugin import clause_of
 from nnx_conformance.usage import require_known
@@ -157,6 +158,16 @@ class Session:
             raise Unsupported(f"the target lacks {', '.join(missing)}")
 
     @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+        """Runs a test in a thread of its own."""
+        function = pyfuncitem.obj
+        pyfuncitem.obj = in_own_thread(function)
+        try:
+            return (yield)
+        finally:
+            pyfuncitem.obj = function
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -213,8 +224,9 @@ def verdict(
     if isinstance(error, Unsupported):
         return {**given, "outcome": Outcome.UNSUPPORTED.value, "reason": str(error.msg)}
     own = {"nnx_spec", getattr(item, "module").__name__.split(".")[0]}  # noqa: B009
-    outcome = Outcome.ERROR if report.skipped else judge(error, report.when or "", own)
-    told = failure(item.nodeid, report.when or "", error, parameters_of(item), report.longreprtext)
+    phase = report.when or ""
+    outcome = Outcome.ERROR if report.skipped else judge(error, phase, own)
+    told = failure(item.nodeid, phase, error, parameters=parameters_of(item), own=own)
     return {**given, "outcome": outcome.value, "failure": told}
 
 

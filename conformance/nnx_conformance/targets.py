@@ -104,11 +104,18 @@ def load(spec: str) -> Target:
 
 
 def version(target: Target) -> str | None:
-    """Returns a target's `__version__`, its root package's, or its distribution's version."""
+    """Returns a target's `__version__`, its root package's, or that of the distribution it is in.
+
+    A registered target is in the distribution that registers it, any other in the one that holds
+    its root package.
+    """
     root = target._root
     for holder in (target._namespace, importlib.import_module(root)):
         if isinstance(found := getattr(holder, "__version__", None), str):
             return found
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=target._name):
+        if entry.dist is not None:
+            return entry.dist.version
     for distribution in importlib.metadata.packages_distributions().get(root, []):
         return importlib.metadata.version(distribution)
     return None

@@ -93,13 +93,13 @@ def test_an_example_is_told_without_fixtures():
         "Falsifying example: test_it(\n"
         "    self=<t.T object at 0x7f>,\n    nnx=<target t>,\n    n=3,\n)"
     )
-    told = failure("test_it", "call", error, "parameters", "traceback")
+    told = failure("test_it", "call", error, parameters="parameters")
     assert told["example"] == "Falsifying example: test_it(\n    n=3,\n)"
     assert told["error"] == "AssertionError: no"
 
 
 def test_without_an_example_the_parameters_are_told():
-    told = failure("test_it", "call", AssertionError(), "1-2", "traceback")
+    told = failure("test_it", "call", AssertionError(), parameters="1-2")
     assert told["example"] == "1-2"
 
 
@@ -107,4 +107,12 @@ def test_of_a_group_the_first_is_told():
     group = ExceptionGroup(
         "several", [ExceptionGroup("inner", [ValueError("the one")]), KeyError()]
     )
-    assert failure("test_it", "call", group, None, "")["error"] == "ValueError: the one"
+    assert failure("test_it", "call", group)["error"] == "ValueError: the one"
+
+
+def test_a_traceback_begins_in_the_specification_and_ends_with_the_error():
+    told = failure("test_it", "call", caught(undefined), own=OWN)
+    lines = told["traceback"].splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "in caught" in lines[1]
+    assert lines[-1].startswith("NameError: name 'no_such_name'")

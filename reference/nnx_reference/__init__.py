@@ -4,24 +4,60 @@
 
 Read it in this order; each module says at its top what its idea is.
 
-    variables.py      Variables: a value, metadata, a class. With them operators.py, metadata.py and values.py.
+    variables.py      Variables: a value, metadata, a class.
+                      With them operators.py, metadata.py, values.py and describing.py.
+    hijax.py          Values held by reference. cells.py: the ones that change their structure.
     attributes.py     What is data and what is static.
-    pytree.py         Pytree and Module: Python objects that are JAX pytrees. containers.py: List and Dict.
-    filters.py        Which Variables are meant. grouping.py: which of several filters takes a value.
+    pytree.py         Pytree and Module: Python objects that are JAX pytrees.
+    containers.py     List and Dict.
+    showing.py        What objects look like in print.
+    filters.py        Which Variables are meant. grouping.py: which of several filters takes one.
     state.py          State: Variables as a nested mapping, and its algebra.
     nodes.py          What has children, and how each kind is taken apart and built.
-    graph.py          GraphDef, flatten, unflatten: a graph as a table. All that follows stands on it.
+    graph.py          GraphDef, flatten, unflatten: a graph as a table. All the rest stands on it.
+    remembering.py    How an unchanged graph is flattened without walking through it.
     functional.py     split, merge, state, clone. nesting.py: how leaves become a State.
     updating.py       update and pop.
     everywhere.py     set_metadata, with_vars, as_pure.
     traversal.py      iter_graph, recursive_map, find_duplicates.
+    views.py          view, with_attributes.
     trees.py          to_tree and from_tree.
     caching.py        cached_partial.
-    configuration.py  The defaults of graph= and graph_updates=.
+    configuration.py  The defaults of graph=, graph_updates= and of new Variables.
+    rngs.py           Random streams. streams.py: splitting, forking and reseeding them.
+    transforms/       The transforms: core.py, then a module for each family.
+    layers.py, activations.py, training.py   What models are made of and trained with.
 """
 
 from nnx_reference import errors
 from nnx_reference import filters as filterlib
+from nnx_reference.activations import (
+    celu,
+    elu,
+    gelu,
+    glu,
+    hard_sigmoid,
+    hard_silu,
+    hard_swish,
+    hard_tanh,
+    identity,
+    leaky_relu,
+    log_sigmoid,
+    log_softmax,
+    logsumexp,
+    one_hot,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    soft_sign,
+    softmax,
+    softplus,
+    standardize,
+    swish,
+    tanh,
+)
 from nnx_reference.attributes import (
     Data,
     Static,
@@ -32,9 +68,9 @@ from nnx_reference.attributes import (
     static,
 )
 from nnx_reference.caching import cached_partial
-from nnx_reference.configuration import set_graph_mode, set_graph_updates
+from nnx_reference.configuration import set_graph_mode, set_graph_updates, var_defaults
 from nnx_reference.containers import Dict, List
-from nnx_reference.everywhere import as_pure, pure, set_metadata, with_vars
+from nnx_reference.everywhere import as_pure, pure, set_metadata, vars_as, with_vars
 from nnx_reference.filters import (
     All,
     Any,
@@ -59,7 +95,8 @@ from nnx_reference.functional import (
 )
 from nnx_reference.functional import map_leaves as map
 from nnx_reference.graph import GraphDef
-from nnx_reference.layers import Linear
+from nnx_reference.jax_private import quasi_dynamic as has_quasi_dynamic_types
+from nnx_reference.layers import BatchNorm, Dropout, Linear
 from nnx_reference.metadata import VariableMetadata, with_metadata
 from nnx_reference.pytree import Module, Object, Pytree, check_pytree, dataclass
 from nnx_reference.rngs import Rngs, RngStream
@@ -86,7 +123,11 @@ from nnx_reference.streams import (
 )
 from nnx_reference.training import OptArray, Optimizer, OptVariable
 from nnx_reference.transforms.axes import StateAxes
+from nnx_reference.transforms.compilation import jit
+from nnx_reference.transforms.differentiation import DiffState, grad, value_and_grad
+from nnx_reference.transforms.iteration import Carry, scan
 from nnx_reference.transforms.mapping import vmap
+from nnx_reference.transforms.rematerialization import remat
 from nnx_reference.traversal import (
     find_duplicates,
     iter_children,
@@ -111,3 +152,10 @@ from nnx_reference.variables import (
     Variable,
 )
 from nnx_reference.views import view, with_attributes
+
+__nnx_features__ = {
+    "hijax": True,
+    "hijax.qdd": has_quasi_dynamic_types(),
+    "hijax.ref": True,
+    "mutable-flag": True,
+}

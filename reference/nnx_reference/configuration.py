@@ -7,14 +7,22 @@ A setting is a class whose call sets it, for the process or for a block:
     set_graph_mode.current_value()     # what holds here and now
 
 Its first value comes from an environment variable.
+
+`var_defaults` is of the same kind: the modes that Variables have if nothing is said. It is each
+thread's own.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar, overload
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _WORDS = {
     "true": True,
@@ -116,3 +124,105 @@ def resolve_graph(graph: bool | None) -> bool:
 def resolve_graph_updates(graph_updates: bool | None) -> bool:
     """Returns what `graph_updates=` says, or the default where it says None."""
     return set_graph_updates.current_value() if graph_updates is None else graph_updates
+
+
+@dataclass(frozen=True)
+class VarDefaults(Mapping[str, bool]):
+    """The modes of new Variables, as attributes and as a mapping."""
+
+    hijax: bool
+    ref: bool
+
+    def __getitem__(self, name: str) -> bool:
+        return self.__dict__[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__)
+
+    def __len__(self) -> int:
+        return len(self.__dict__)
+
+
+class _ThreadDefaults(threading.local):
+    """What a thread's new Variables are; `flags` lists only what is not False."""
+
+    def __init__(self) -> None:
+        self.set(VarDefaults(**_FIRST_DEFAULTS))
+
+    def set(self, defaults: VarDefaults) -> None:
+        """Sets the defaults."""
+        self.defaults = defaults
+        self.flags = {name: True for name, value in defaults.items() if value}
+
+
+_FIRST_DEFAULTS = {"hijax": _from_environment("FLAX_HIJAX_VARIABLE", default=False), "ref": False}
+_defaults = _ThreadDefaults()
+
+
+def default_flags() -> dict[str, bool]:
+    """Returns the flags that a new Variable has; it is not to be changed."""
+    return _defaults.flags
+
+
+class VarDefaultsContext:
+    """A change of the defaults that has been made; leaving the block, or a call, undoes it."""
+
+    def __init__(self, changes: Mapping[str, bool]) -> None:
+        self._changes = changes
+        self._before = [self._apply()]
+        self._is_entered = False
+
+    def _apply(self) -> VarDefaults:
+        before = _defaults.defaults
+        _defaults.set(VarDefaults(**{**before, **self._changes}))
+        return before
+
+    def __enter__(self) -> Self:
+        if self._is_entered:
+            self._before.append(self._apply())
+        self._is_entered = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _defaults.set(self._before.pop())
+
+    def __call__(self, function: F, /) -> F:
+        """Makes a function during whose calls the defaults are changed, instead of from now on."""
+        _defaults.set(self._before[0])
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with VarDefaultsContext(self._changes):
+                return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+
+@overload
+def var_defaults() -> VarDefaults: ...
+@overload
+def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> VarDefaultsContext: ...
+def var_defaults(
+    *, hijax: bool | None = None, ref: bool | None = None
+) -> VarDefaults | VarDefaultsContext:
+    """Returns the modes that this thread's new Variables have, or sets them.
+
+    Each thread starts with what the environment variable FLAX_HIJAX_VARIABLE says about `hijax`,
+    False if nothing, and with `ref=False`.
+
+    Args:
+      hijax: whether new Variables are hijax ones; None leaves it.
+      ref: whether new Variables hold their value in a Ref; None leaves it.
+
+    Returns:
+      The `VarDefaults` if no argument is given. Else what has been set is set back at the end of a
+      `with` block of the result; decorated with the result, a function has it during its calls.
+
+    Raises:
+      TypeError: an argument is no bool.
+    """
+    changes = {name: flag for name, flag in (("hijax", hijax), ("ref", ref)) if flag is not None}
+    for name, flag in changes.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"var_defaults takes {name}=True or {name}=False, not {flag!r}")
+    return VarDefaultsContext(changes) if changes else _defaults.defaults

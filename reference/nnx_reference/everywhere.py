@@ -10,8 +10,7 @@ import jax
 from nnx_reference.filters import Filter, to_predicate
 from nnx_reference.functional import read
 from nnx_reference.graph import Flat, flatten, unflatten
-from nnx_reference.jax_private import current_trace
-from nnx_reference.variables import Variable, new_variable
+from nnx_reference.variables import Variable, variable_of
 
 A = TypeVar("A")
 
@@ -35,7 +34,7 @@ def set_metadata(
     flat = read(node, graph, "set_metadata")
     chosen = [flat.leaves[number] for number in _selected(flat, only)]
     for variable in chosen:
-        variable._check_write()
+        variable._check_own()
     for variable in chosen if metadata else ():
         variable.set_metadata(**metadata)
 
@@ -64,9 +63,11 @@ def with_vars(
 
     Args:
       node: an object, a Variable, or a pytree of them; it stays as it is.
-      hijax: a new value of that flag; None leaves it.
-      ref: likewise.
-      mutable: likewise.
+      hijax: whether JAX carries changes out of transforms; None leaves the flag as it is.
+      ref: whether the value is held in a Ref to see; None leaves it.
+      mutable: whether the Variables can be written; None leaves it. If not, they hold the value as
+        it is now, plainly, and can be differentiated with respect to. A Ref is dropped, and there
+        is a new one when they are made mutable again.
       only: selects the Variables; the view holds the others themselves.
       allow_duplicates: whether a Variable may stand at several paths; the view then has one new
         Variable at each of them.
@@ -74,7 +75,6 @@ def with_vars(
     Raises:
       ValueError: a selected Variable, or an object that holds one, stands at several paths, which
         the error lists.
-      NotImplementedError: `hijax=True` or `ref=True`; these flags cannot be set yet.
     """
     flat = flatten(node)
     chosen = _selected(flat, only)
@@ -82,11 +82,23 @@ def with_vars(
         _check_no_duplicates(flat, set(chosen))
     flags = {"hijax": hijax, "ref": ref, "mutable": mutable}
     flags = {name: flag for name, flag in flags.items() if flag is not None}
-    leaves, trace = list(flat.leaves), current_trace()
+    if ref is not None:
+        flags["had_ref"] = False
+    leaves = list(flat.leaves)
     for number in chosen:
-        old = leaves[number]
-        leaves[number] = new_variable(type(old), old._value, old._metadata.updated(flags), trace)
+        leaves[number] = _with_flags(leaves[number], flags)
     return unflatten(flat.graphdef, leaves)
+
+
+def _with_flags(variable: Variable[Any], flags: dict[str, bool]) -> Variable[Any]:
+    """Returns a Variable with other flags, which holds the value by a reference of its own."""
+    return variable_of(type(variable), variable._load(), variable._metadata.updated(flags))
+
+
+def vars_as(node: A, /, **kwargs: Any) -> A:
+    """Returns `with_vars(node, **kwargs)`; deprecated."""
+    warnings.warn("nnx.vars_as is deprecated: use nnx.with_vars", DeprecationWarning, stacklevel=2)
+    return with_vars(node, **kwargs)
 
 
 def _check_no_duplicates(flat: Flat, chosen: set[int]) -> None:

@@ -10,6 +10,10 @@ objects, with the same array objects as values: writing to one side is not seen 
 `merge` makes new objects and new Variables, and leaves the States that it is given alone. `clone`
 is a split and a merge.
 
+A hijax Variable holds its value by reference, and it is the reference that is shared: what is
+written to an object that was merged from the State of another is seen in that, too. A `clone` is
+independent all the same.
+
 Tree mode and graph mode. With `graph=False` an object that is met twice is an error, which names
 its paths; with `graph=True` it is one object in the structure and one after `merge`. `graph=None`
 asks `set_graph_mode`.
@@ -33,7 +37,7 @@ from nnx_reference.nesting import gather, nest
 from nnx_reference.pytree import Key, Path
 from nnx_reference.state import FlatState, State, from_flat_state, sorted_keys
 from nnx_reference.values import unaliased
-from nnx_reference.variables import Variable, new_variable
+from nnx_reference.variables import Variable, new_variable, variable_of
 
 A = TypeVar("A")
 
@@ -68,12 +72,15 @@ def _describe_sharing(flat: Flat, function: str) -> str:
 
 
 def copies(leaves: Sequence[Any]) -> list[Any]:
-    """Returns a new Variable in the current trace level for each Variable, and other leaves."""
+    """Returns leaves that share no Variable, container or NumPy buffer with the given ones.
+
+    What a Variable holds by reference is shared.
+    """
     trace = current_trace()
     return [
-        new_variable(type(leaf), unaliased(leaf._value), leaf._metadata, trace)
+        new_variable(type(leaf), leaf._copied(), leaf._metadata, trace)
         if isinstance(leaf, Variable)
-        else leaf
+        else unaliased(leaf)
         for leaf in leaves
     ]
 
@@ -178,13 +185,13 @@ def _checked_copies(graphdef: GraphDef[Any], leaves: list[Any]) -> list[Any]:
         if record is None:
             if isinstance(leaf, Variable):
                 raise ValueError(_wrong_leaf(graphdef, len(checked), leaf))
-            checked.append(leaf)
+            checked.append(unaliased(leaf))
         elif isinstance(leaf, Variable):
             if type(leaf) is not record.kind:
                 raise ValueError(_wrong_leaf(graphdef, len(checked), leaf))
-            checked.append(new_variable(record.kind, unaliased(leaf._value), leaf._metadata, trace))
+            checked.append(new_variable(record.kind, leaf._copied(), leaf._metadata, trace))
         else:
-            checked.append(new_variable(record.kind, leaf, record.metadata, trace))
+            checked.append(variable_of(record.kind, unaliased(leaf), record.metadata))
     return checked
 
 
@@ -199,7 +206,15 @@ def _wrong_leaf(graphdef: GraphDef[Any], number: int, leaf: Any) -> str:
 
 
 def _with_copied_arrays(leaf: Any) -> Any:
+    leaf = _independent(leaf)
     return jax.tree.map(lambda value: value.copy() if isinstance(value, jax.Array) else value, leaf)
+
+
+def _independent(leaf: Any) -> Any:
+    """Returns a Variable that shares nothing held by reference; other leaves as they are."""
+    if isinstance(leaf, Variable) and leaf._metadata.by_reference:
+        return variable_of(type(leaf), leaf._load(), leaf._metadata)
+    return leaf
 
 
 def clone(node: A, variables: bool = True, *, arrays: bool = False, graph: bool | None = None) -> A:
@@ -220,10 +235,13 @@ def clone(node: A, variables: bool = True, *, arrays: bool = False, graph: bool 
             "clone cannot copy arrays and share the Variables that hold them; let variables=True"
         )
     flat = read(node, graph, "clone")
-    leaves = copies(flat.leaves) if variables else flat.leaves
-    return graphs.unflatten(
-        flat.graphdef, [_with_copied_arrays(leaf) for leaf in leaves] if arrays else leaves
-    )
+    leaves = [*map(_independent, copies(flat.leaves))]
+    if arrays:
+        leaves = [_with_copied_arrays(leaf) for leaf in leaves]
+    if not variables:
+        pairs = zip(flat.leaves, leaves, strict=True)
+        leaves = [old if isinstance(old, Variable) else new for old, new in pairs]
+    return graphs.unflatten(flat.graphdef, leaves)
 
 
 class GraphState(State):
@@ -320,7 +338,7 @@ def flatten(
             flat.graphdef.paths, copies(flat.leaves)
         )
     return flat.graphdef, [
-        leaf._value if isinstance(leaf, Variable) else leaf for leaf in flat.leaves
+        leaf._load() if isinstance(leaf, Variable) else leaf for leaf in flat.leaves
     ]
 
 

@@ -19,7 +19,10 @@ Hooks = Hook | Sequence[Hook]
 HOOKS = ("on_set_value", "on_get_value", "on_create_value", "on_add_axis", "on_remove_axis")
 """Metadata keys whose values are functions that a Variable calls at that moment."""
 
-DEFAULTS = {"hijax": False, "ref": False, "mutable": True, **dict.fromkeys(HOOKS, ())}
+FLAGS = {"hijax": False, "ref": False, "mutable": True, "had_ref": False}
+"""What flags are unless metadata says otherwise; each Variable has them for itself."""
+
+DEFAULTS = {**FLAGS, **dict.fromkeys(HOOKS, ())}
 """What flags and hooks are unless metadata says otherwise. Metadata holds none that is so."""
 
 
@@ -28,24 +31,30 @@ class Metadata(dict[str, Any]):
 
     Attributes:
       kind: the class of the Variables that it was made for, for errors to name; not compared.
+      by_reference: whether the flags say that a Variable holds its value by reference (`hijax.py`).
     """
 
-    __slots__ = ("_hash", "kind")
+    __slots__ = ("_hash", "by_reference", "kind")
 
     kind: type
+    by_reference: bool
 
     def __init__(self, kind: type, items: Mapping[str, Any]) -> None:
         """Makes the mapping, with each hook as a tuple and without flags that say the default.
 
-        Raises:
-          NotImplementedError: the items ask for a hijax or a ref Variable.
+        A Variable that is not mutable has no Ref; `had_ref` says that it gets one when it is again.
         """
-        super().__init__(_normal(kind, items) if items else ())
+        super().__init__(_normal(items) if items else ())
         self.kind = kind
+        self.by_reference = ("hijax" in self or "ref" in self) and "mutable" not in self
 
     def updated(self, changes: Mapping[str, Any]) -> Metadata:
         """Returns a mapping in which some entries are set anew."""
         return Metadata(self.kind, {**self, **changes}) if changes else self
+
+    def flags(self) -> dict[str, Any]:
+        """Returns those of the entries that are flags."""
+        return {name: self[name] for name in FLAGS if name in self}
 
     def without(self, name: str) -> Metadata:
         """Returns a mapping that lacks an entry."""
@@ -84,11 +93,11 @@ class Metadata(dict[str, Any]):
     clear = pop = popitem = setdefault = update = _refuse
 
 
-def _normal(kind: type, items: Mapping[str, Any]) -> dict[str, Any]:
-    for mode in ("hijax", "ref"):
-        if items.get(mode):
-            raise NotImplementedError(f"{kind.__name__} has no mode {mode}=True; leave {mode} out")
+def _normal(items: Mapping[str, Any]) -> dict[str, Any]:
     entries = {name: as_hooks(x) if name in HOOKS else x for name, x in items.items()}
+    if entries.pop("had_ref", False) or entries.get("ref"):
+        entries.pop("ref", None)
+        entries["ref" if entries.get("mutable", True) else "had_ref"] = True
     return {n: x for n, x in entries.items() if n not in DEFAULTS or x != DEFAULTS[n]}
 
 

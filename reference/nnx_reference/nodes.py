@@ -200,6 +200,11 @@ def child_table(node: Any) -> Mapping[Key, Any]:
     return dict(parts.data)
 
 
+def is_changeable(node: Any) -> bool:
+    """Tells whether children of a node can be put in, replaced and taken out in place."""
+    return isinstance(node, (Pytree, list, dict, State))
+
+
 def check_changeable(node: Any, path: Path) -> None:
     """Checks that a child of a node may be put in, replaced or taken out.
 
@@ -209,7 +214,7 @@ def check_changeable(node: Any, path: Path) -> None:
     """
     if isinstance(node, Pytree):
         node._pytree_before_change()
-    elif not isinstance(node, (list, dict, State)):
+    elif not is_changeable(node):
         raise ValueError(
             f"the {type(node).__name__} at {path} cannot be changed in place; use a list or a dict"
         )

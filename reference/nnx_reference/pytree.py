@@ -34,7 +34,6 @@ How the package's other modules see a Pytree:
 from __future__ import annotations
 
 import dataclasses
-import reprlib
 from abc import ABCMeta
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NoReturn, Self, cast, dataclass_transform
@@ -54,7 +53,6 @@ from nnx_reference.attributes import (
     register_data_type,
     static,
 )
-from nnx_reference.describing import describe
 from nnx_reference.errors import TraceContextError
 from nnx_reference.jax_private import Trace, current_trace
 
@@ -74,19 +72,23 @@ class Layout:
 
     Attributes:
       keys: all keys, in the order in which the children were put there.
+      flags: for each key, whether it is that of a data child.
       data: the keys of data children, in canonical order.
       static: the keys of static children, in canonical order.
       key_paths: JAX's names for the data children.
+      hash: a hash of the keys of data and of static children.
     """
 
-    __slots__ = ("data", "key_paths", "keys", "static")
+    __slots__ = ("data", "flags", "hash", "key_paths", "keys", "static")
 
     def __init__(self, keys: tuple[Key, ...], flags: tuple[bool, ...], attributes: bool) -> None:
         flagged = sorted(zip(keys, flags, strict=True), key=lambda pair: key_order(pair[0]))
         self.keys = keys
+        self.flags = dict(flagged)
         self.data = tuple(key for key, flag in flagged if flag)
         self.static = tuple(key for key, flag in flagged if not flag)
         self.key_paths = tuple(_key_path(key, attributes) for key in self.data)
+        self.hash = hash((self.data, self.static))
 
 
 def _key_path(key: Key, attributes: bool) -> Any:
@@ -109,6 +111,8 @@ class StaticPart:
         if not isinstance(other, StaticPart):
             return NotImplemented
         mine, others = self.layout, other.layout
+        if mine is others and self.values is other.values:
+            return True
         return (
             (mine is others or (mine.data == others.data and mine.static == others.static))
             and tuple(map(type, self.values)) == tuple(map(type, other.values))
@@ -116,12 +120,18 @@ class StaticPart:
         )
 
     def __hash__(self) -> int:
+        try:
+            return hash((self.layout.hash, self.values))
+        except TypeError:
+            self._check_hashable()
+            raise
+
+    def _check_hashable(self) -> None:
         for key, value in zip(self.layout.static, self.values, strict=True):
             try:
                 hash(value)
             except TypeError:
                 raise unhashable(self.kind, (key,), value) from None
-        return hash((self.layout.data, self.layout.static, self.values))
 
     def __repr__(self) -> str:
         items = ", ".join(
@@ -324,10 +334,10 @@ class Pytree(metaclass=PytreeMeta):
         self.__dict__.update(state["attributes"])
         self._pytree_status.update(state["status"])
 
-    @reprlib.recursive_repr()
     def __repr__(self) -> str:
-        items = ", ".join(f"{key}={describe(value)}" for key, value in self._pytree_table().items())
-        return f"{type(self).__name__}({items})"
+        from nnx_reference import showing  # it builds on this module
+
+        return showing.show(self)
 
 
 def _refuse_data(

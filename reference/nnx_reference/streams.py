@@ -21,10 +21,9 @@ import jax.numpy as jnp
 
 from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.filters import Filter, to_predicate
+from nnx_reference.pytree import Path
 from nnx_reference.rngs import RngStream, Seed, Shape, Shapes, as_key, as_shape, shape_chooser
 from nnx_reference.traversal import iter_graph, recursive_map
-
-Path = tuple[str | int, ...]
 
 Rule = Callable[[RngStream], RngStream]
 """Derives from a stream the one that takes its place; draws once from it."""

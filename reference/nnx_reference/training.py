@@ -122,13 +122,13 @@ class Optimizer(Pytree):
 
     def _write(self, variables: dict[Path, Variable[Any]], values: State, opt_state: Any) -> None:
         own = jax.tree.leaves(self.opt_state, is_leaf=_is_variable)
-        for variable in [*variables.values(), *own, self.step]:
-            variable._check_write()
-        for path, variable in variables.items():
-            variable.set_value(_at(values, path))
-        for variable, value in zip(own, jax.tree.leaves(opt_state), strict=True):
+        writes = [(variable, _at(values, path)) for path, variable in variables.items()]
+        writes += zip(own, jax.tree.leaves(opt_state), strict=True)
+        writes.append((self.step, self.step.get_value() + 1))
+        for variable, value in writes:
+            variable._check_write(value)
+        for variable, value in writes:
             variable.set_value(value)
-        self.step[...] += 1
 
 
 def _is_mapping(value: Any) -> bool:

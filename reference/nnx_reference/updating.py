@@ -5,15 +5,26 @@ Both check everything before they change anything, so that an error leaves the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from nnx_reference.attributes import is_data
 from nnx_reference.filters import Filter
 from nnx_reference.functional import state_of
 from nnx_reference.graph import Flat, flatten
 from nnx_reference.grouping import select
 from nnx_reference.nesting import as_value
-from nnx_reference.nodes import check_changeable, child_table, delete_child, is_node, set_child
+from nnx_reference.nodes import (
+    build,
+    check_changeable,
+    child_table,
+    delete_child,
+    is_changeable,
+    is_node,
+    set_child,
+    take_apart,
+)
 from nnx_reference.pytree import Key, Path, Pytree
 from nnx_reference.values import unaliased
 from nnx_reference.variables import Variable
@@ -36,38 +47,74 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
 
     Raises:
       ValueError: a path leads nowhere, to a node or to a static value, or to a Variable of another
-        class; or what it leads to is held by a tuple. The error names the path, and nothing has
-        changed.
+        class, or to a raw value in a tuple that is itself the root. The error names the path, and
+        nothing has changed.
       TraceContextError: what is to be written belongs to another trace level; nothing has changed.
       ImmutableVariableError: a Variable to be written is not mutable; nothing has changed.
     """
-    writes = [write for one in (state, *states) for write in _writes(node, one)]
+    if isinstance(node, Variable):
+        writes = [_write_variable(node, one, ()) for one in (state, *states)]
+    else:
+        writing = _Writing()
+        for one in (state, *states):
+            writing.add(node, one)
+        writes = [*writing.writes, *reversed(writing.rebuilds)]
     for write in writes:
         write()
 
 
-def _writes(root: Any, state: Any) -> Iterator[Write]:
-    """Yields what has to be done for one State, each after its check."""
-    if isinstance(root, Variable):
-        yield _write_variable(root, state, ())
-        return
-    if not is_node(root) or not isinstance(state, Mapping):
-        raise ValueError(
-            f"update takes an object and nested mappings, not a {type(root).__name__} and a"
-            f" {type(state).__name__}"
-        )
-    stack: list[tuple[Path, Any, Mapping[Key, Any]]] = [((), root, state)]
-    while stack:
-        path, node, mapping = stack.pop()
+class _Writing:
+    """What has to be done, as far as the States have been gone through; each item after its check.
+
+    For a container that cannot change, a dict of its children is changed instead; after that, and
+    innermost first, the container is rebuilt where it stood.
+    """
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+        self.rebuilds: list[Write] = []
+        self.stand_ins: dict[Path, dict[Key, Any]] = {}
+        self.further: list[tuple[Any, Mapping[Key, Any], Path]] = []
+
+    def add(self, root: Any, state: Any) -> None:
+        """Goes through a State."""
+        if not is_node(root) or not isinstance(state, Mapping):
+            raise ValueError(
+                f"update takes an object and nested mappings, not a {type(root).__name__} and a"
+                f" {type(state).__name__}"
+            )
+        self.further.append((root, state, ()))
+        while self.further:
+            self.into(*self.further.pop())
+
+    def into(self, node: Any, mapping: Mapping[Key, Any], path: Path) -> None:
+        """Goes through what a State has for a node's children."""
         children = child_table(node)
         for key, value in mapping.items():
             child, inner = children.get(key, _ABSENT), (*path, key)
             if isinstance(child, Variable):
-                yield _write_variable(child, value, inner)
-            elif _leads_on(value) and is_node(child):
-                stack.append((inner, child, value))
+                self.writes.append(_write_variable(child, value, inner))
+            elif not _leads_on(value) or not is_node(child):
+                self.writes.append(_write_child(node, key, child, value, inner))
+            elif is_changeable(child):
+                self.further.append((child, value, inner))
             else:
-                yield _write_child(node, key, child, value, inner)
+                check_changeable(node, path)
+                self.further.append((self.stand_in(node, key, child, inner), value, inner))
+
+    def stand_in(self, node: Any, key: Key, container: Any, path: Path) -> dict[Key, Any]:
+        """Returns what is changed instead of a node's container that cannot change."""
+        if path not in self.stand_ins:
+            children = self.stand_ins[path] = dict(take_apart(container).data)
+            self.rebuilds.append(partial(_rebuild, node, key, container, children))
+        return self.stand_ins[path]
+
+
+def _rebuild(node: Any, key: Key, container: Any, children: dict[Key, Any]) -> None:
+    """Puts a container with other children in place of one, unless they are all the same."""
+    parts = take_apart(container)
+    if any(children[inner] is not child for inner, child in parts.data):
+        set_child(node, key, build(None, type(container), parts.form, children, ()))
 
 
 _ABSENT: Any = object()
@@ -78,21 +125,23 @@ def _leads_on(value: Any) -> bool:
 
 
 def _write_variable(variable: Variable[Any], value: Any, path: Path) -> Write:
-    variable._check_write()
     if not isinstance(value, Variable):
+        variable._check_write()
         if isinstance(value, Mapping):
             value = as_value(value, path)
-            if not isinstance(variable._value, Mapping):
+            if not isinstance(variable._load(), Mapping):
                 raise ValueError(
                     f"the state has a mapping at {path}, where the object has {variable!r}"
                 )
-        return lambda: variable.set_raw_value(unaliased(value))
+        variable._check_write(value)
+        return lambda: variable._store(unaliased(value))
     if type(value) is not type(variable):
         raise ValueError(
             f"the state has a {type(value).__name__} at {path}, where the object has a"
             f" {type(variable).__name__}"
         )
-    return lambda: variable.copy_from(value)
+    variable._check_copy(value)
+    return lambda: variable._take(value)
 
 
 def _write_child(node: Any, key: Key, child: Any, value: Any, path: Path) -> Write:
@@ -106,7 +155,7 @@ def _write_child(node: Any, key: Key, child: Any, value: Any, path: Path) -> Wri
             )
         value = value.copy()
     else:
-        is_raw = _is_data_child(node, key) and not is_node(child)
+        is_raw = _is_data_child(node, key, child) and not is_node(child)
         if not is_raw or _leads_on(value) or isinstance(value, Variable):
             kind = "data" if is_raw else "node" if is_node(child) else "static"
             raise ValueError(
@@ -117,10 +166,10 @@ def _write_child(node: Any, key: Key, child: Any, value: Any, path: Path) -> Wri
     return lambda: set_child(node, key, value)
 
 
-def _is_data_child(node: Any, key: Key) -> bool:
-    if isinstance(node, Pytree) and node._pytree_enabled:
-        return key in node._pytree_layout().data
-    return True
+def _is_data_child(node: Any, key: Key, child: Any) -> bool:
+    if not isinstance(node, Pytree):
+        return True
+    return node._pytree_layout().flags[key] if node._pytree_enabled else is_data(child)
 
 
 def pop(node: Any, /, *filters: Filter) -> Any:

@@ -14,12 +14,13 @@ A Variable is a pytree node. Its one child, under the key `value`, is its value;
 metadata are static structure, so that Variables with different metadata have different treedefs.
 
 A Variable belongs to the trace level in which it was made or rebuilt and can be written only there.
-To write to a Variable that a transformed function captured raises `TraceContextError`.
+To write to a Variable that a transformed function captured raises `TraceContextError`. A Variable
+with the flag `hijax` or `ref` can be written anywhere, and JAX carries that out (`hijax.py`).
 
 Modules of this package that flatten and rebuild many Variables read the three slots directly, and
 rebuild with `new_variable`:
 
-    _value       the raw value, which `get_raw_value` gives
+    _value       the raw value, or what holds it by reference; `_load()` gives the value itself
     _metadata    a `Metadata` mapping, immutable: hold it and pass it on, never copy it
     _trace       the trace level, as `current_trace` gave it; compare with `is`
 """
@@ -34,10 +35,13 @@ from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 import jax
 from jax.tree_util import GetAttrKey
 
+from nnx_reference import hijax
+from nnx_reference.configuration import default_flags
 from nnx_reference.describing import describe
 from nnx_reference.errors import ImmutableVariableError, TraceContextError
-from nnx_reference.jax_private import Trace, current_trace
-from nnx_reference.metadata import Metadata, VariableMetadata, run_hooks
+from nnx_reference.hijax import Unshared
+from nnx_reference.jax_private import Trace, current_trace, is_eager
+from nnx_reference.metadata import FLAGS, Metadata, VariableMetadata, run_hooks
 from nnx_reference.operators import Operators, value_of
 from nnx_reference.values import delete_item, get_item, set_item, unaliased
 
@@ -68,23 +72,26 @@ class Variable(Operators, Generic[A]):
           value: the value. Of another Variable, the value and the metadata are taken over, and no
             hook runs; of what an initializer with metadata returns, they are taken over, too.
           **metadata: the metadata. It overrides that of another Variable, but not that of an
-            initializer. With `mutable=False` the Variable refuses to be written.
-
-        Raises:
-          NotImplementedError: `hijax=True` or `ref=True` is given.
+            initializer. With `mutable=False` the Variable refuses to be written; `hijax` and `ref`
+            are, unless given, what `var_defaults` says.
         """
         raw: Any = value
         if isinstance(value, Variable):
-            metadata = {**value._metadata, **metadata}
-            raw = unaliased(value._value)
+            metadata = {**default_flags(), **value._metadata, **metadata}
+            raw = unaliased(value._load())
         elif isinstance(value, VariableMetadata):
-            metadata = {**metadata, **value.entries()}
+            metadata = {**default_flags(), **metadata, **value.entries()}
             raw = value.raw_value
+        else:
+            metadata = {**default_flags(), **metadata}
         _set_value(self, raw)
         _set_metadata(self, Metadata(type(self), metadata) if metadata else self._no_metadata)
         _set_trace(self, current_trace())
         if "on_create_value" in metadata and not isinstance(value, Variable):
-            _set_value(self, run_hooks(self._metadata.get("on_create_value", ()), self, raw))
+            raw = run_hooks(self._metadata.get("on_create_value", ()), self, raw)
+            _set_value(self, raw)
+        if self._metadata.by_reference:
+            _set_value(self, hijax.hold(raw, self.ref))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -94,7 +101,9 @@ class Variable(Operators, Generic[A]):
 
     def get_value(self, *, index: Any = _MISSING) -> Any:
         """Returns the value, or its item at `index`, after the `on_get_value` hooks."""
-        value = self._value if index is _MISSING else get_item(self._value, value_of(index))
+        value = self._load() if self._metadata.by_reference else self._value
+        if index is not _MISSING:
+            value = get_item(value, value_of(index))
         if "on_get_value" in self._metadata:
             value = run_hooks(self._metadata["on_get_value"], self, value)
         return value
@@ -106,31 +115,64 @@ class Variable(Operators, Generic[A]):
         container.
 
         Raises:
-          TraceContextError: the Variable belongs to another trace level.
+          TraceContextError: the Variable is a plain one that belongs to another trace level.
           ImmutableVariableError: the Variable is not mutable.
           TypeError: the value takes no items.
+          ValueError: inside a transform, the Variable is a hijax one that cannot hold the value.
         """
         self._check_write()
         value = value_of(value)
         if "on_set_value" in self._metadata:
             value = run_hooks(self._metadata["on_set_value"], self, value)
         if index is not _MISSING:
-            value = set_item(self._value, value_of(index), value)
-        _set_value(self, value)
+            value = set_item(self._load(), value_of(index), value)
+        self._store(value)
 
     def get_raw_value(self) -> Any:
-        """Returns the stored object itself, past all hooks."""
-        return self._value
+        """Returns the stored object itself, past all hooks: the Ref for a Variable that has one."""
+        return self._shared() if self.ref else self._load()
 
     def set_raw_value(self, value: Any) -> None:
         """Stores an object as it is, past all hooks.
 
         Raises:
-          TraceContextError: the Variable belongs to another trace level.
+          TraceContextError: the Variable is a plain one that belongs to another trace level.
           ImmutableVariableError: the Variable is not mutable.
+          ValueError: inside a transform, the Variable is a hijax one that cannot hold the value.
         """
         self._check_write()
-        _set_value(self, value)
+        self._store(value)
+
+    def _load(self) -> Any:
+        """Returns the value, past all hooks."""
+        return hijax.read(self._held()) if self._metadata.by_reference else self._value
+
+    def _held(self) -> Any:
+        """Returns what holds the value by reference, as it can be used at this trace level."""
+        return self._value if is_eager() else self._shared()
+
+    def _shared(self) -> Any:
+        """Returns what is stored, so that others may use it, too."""
+        if type(self._value) is Unshared:
+            _set_value(self, hijax.share(self._value, self.ref))
+        return self._value
+
+    def _copied(self) -> Any:
+        """Returns the value for a copy of the Variable, or what holds it by reference for both."""
+        return self._shared() if self._metadata.by_reference else unaliased(self._value)
+
+    def _store(self, value: Any) -> None:
+        """Stores a value that `_check_write` has let through."""
+        if not self._metadata.by_reference:
+            _set_value(self, value)
+            return
+        held = self._held()
+        if type(held) is not Unshared and hijax.fits(held, value):
+            hijax.write(held, value, type(self))
+        else:
+            self._check_fits(value)
+            hijax.retire(held)
+            _set_value(self, hijax.hold(value, self.ref))
 
     @property
     def value(self) -> Any:
@@ -147,15 +189,30 @@ class Variable(Operators, Generic[A]):
     def __setitem__(self, index: Any, item: Any) -> None:
         self._check_write()
         if index is ...:
-            self.set_value(set_item(self._value, ..., value_of(item)))
+            item = value_of(item)
+            whole = hijax.is_like(self._held(), item)
+            self.set_value(item if whole else set_item(self._load(), ..., item))
         else:
             self.set_value(item, index=index)
 
     def __delitem__(self, index: Any) -> None:
         self._check_write()
-        _set_value(self, delete_item(self._value, value_of(index)))
+        self._store(delete_item(self._load(), value_of(index)))
 
-    def _check_write(self) -> None:
+    def _check_write(self, value: Any = _MISSING) -> None:
+        """Checks that the value may be changed here, and set to a given one."""
+        if not self._metadata.by_reference:
+            self._check_own()
+        elif value is not _MISSING:
+            self._check_fits(value)
+
+    def _check_fits(self, value: Any) -> None:
+        """Checks that what is held by reference may be set to a value here."""
+        if not is_eager() and not hijax.fits(self._shared(), value):
+            hijax.refuse(self._value, value, type(self))
+
+    def _check_own(self) -> None:
+        """Checks that the Variable may itself be changed here."""
         if self._trace is not current_trace():
             raise TraceContextError(
                 f"{type(self).__name__} belongs to another trace level and cannot be changed here:"
@@ -176,10 +233,10 @@ class Variable(Operators, Generic[A]):
         arrays shared. The new Variable belongs to the current trace level. No hooks run.
         """
         if value is _MISSING:
-            value = unaliased(self._value)
+            value = unaliased(self._load())
         elif isinstance(value, Variable):
-            value = unaliased(value._value)
-        return new_variable(type(self), value, self._metadata.updated(metadata))
+            value = unaliased(value._load())
+        return variable_of(type(self), value, self._metadata.updated(metadata))
 
     def copy(self, value: Any = _MISSING, **metadata: Any) -> Self:
         """Returns `replace(value, **metadata)`."""
@@ -188,25 +245,54 @@ class Variable(Operators, Generic[A]):
     def copy_from(self, other: Variable[A]) -> None:
         """Takes over value and metadata of a Variable of the same class, in place.
 
-        All metadata is replaced but the flag `mutable`, which each Variable has for itself.
+        All metadata is replaced but the flags, which each Variable has for itself.
 
         Raises:
-          TraceContextError: the Variable belongs to another trace level.
+          TraceContextError: the Variable belongs to another trace level, and is a plain one or
+            other than in its value.
           ImmutableVariableError: the Variable is not mutable.
           TypeError: `other` is not a Variable.
-          ValueError: `other` is a Variable of another class.
+          ValueError: `other` is a Variable of another class; or, inside a transform, the Variable
+            is a hijax one that cannot hold the value.
         """
+        self._check_copy(other)
+        self._take(other)
+
+    def _check_copy(self, other: Any) -> None:
+        """Checks that value and metadata may be taken over from `other`."""
+        ours, theirs = type(self), type(other)
         self._check_write()
-        ours, theirs = type(self).__name__, type(other).__name__
         if not isinstance(other, Variable):
-            raise TypeError(f"a {ours} copies from another {ours}, not from a {theirs}")
-        if type(other) is not type(self):
-            raise ValueError(
-                f"a {ours} copies from another {ours}, not from a {theirs}; to copy the value"
-                " alone, use `v.set_value(other.get_value())`"
+            raise TypeError(
+                f"a {ours.__name__} copies from another {ours.__name__}, not from a"
+                f" {theirs.__name__}"
             )
-        _set_value(self, unaliased(other._value))
-        _set_metadata(self, other._metadata.without("mutable"))
+        if ours is not theirs:
+            raise ValueError(
+                f"a {ours.__name__} copies from another {ours.__name__}, not from a"
+                f" {theirs.__name__}; to copy the value alone, use"
+                " `v.set_value(other.get_value())`"
+            )
+        if self._metadata.by_reference:
+            if self._metadata_from(other) != self._metadata:
+                self._check_own()
+            self._check_fits(other._load())
+
+    def _take(self, other: Variable[A]) -> None:
+        """Takes over value and metadata of `other`, which `_check_copy` has let through."""
+        ours, theirs = self._metadata, other._metadata
+        if not ours.by_reference:
+            _set_value(self, unaliased(other._load()))
+        elif self._value is not other._value:
+            self._store(unaliased(other._load()))
+        if theirs is not ours:
+            _set_metadata(self, self._metadata_from(other))
+
+    def _metadata_from(self, other: Variable[A]) -> Metadata:
+        """Returns the metadata of `other` with the flags of this Variable."""
+        if other._metadata is self._metadata:
+            return self._metadata
+        return other._metadata.updated({**FLAGS, **self._metadata.flags()})
 
     def update_from_state(self, variable_state: Variable[A]) -> None:
         """Takes over value and metadata of a Variable from a State; see `copy_from`."""
@@ -217,10 +303,10 @@ class Variable(Operators, Generic[A]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         kept = Metadata(type(self), copy.deepcopy(dict(self._metadata), memo))
-        return new_variable(type(self), copy.deepcopy(self._value, memo), kept)
+        return variable_of(type(self), copy.deepcopy(self._load(), memo), kept)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return new_variable, (type(self), self._value, self._metadata)
+        return variable_of, (type(self), self._load(), self._metadata)
 
     # --- metadata ---
 
@@ -247,18 +333,19 @@ class Variable(Operators, Generic[A]):
           TraceContextError: the Variable belongs to another trace level.
           ImmutableVariableError: the Variable is not mutable.
           TypeError: the arguments have none of the three forms.
+          ValueError: the flag `hijax` or `ref` would change.
         """
-        self._check_write()
+        self._check_own()
         match args:
             case () if metadata:
                 kept = self._metadata.updated(metadata)
             case (Mapping() as whole,) if not metadata:
-                kept = Metadata(type(self), whole)
+                kept = Metadata(type(self), {**self._metadata.flags(), **whole})
             case (str() as name, value) if not metadata:
                 kept = self._metadata.updated({name: value})
             case _:
                 raise TypeError("set_metadata takes a mapping, a name and a value, or keywords")
-        _set_metadata(self, kept)
+        self._become(kept)
 
     def del_metadata(self, name: str) -> None:
         """Removes an entry.
@@ -267,10 +354,24 @@ class Variable(Operators, Generic[A]):
           TraceContextError: the Variable belongs to another trace level.
           ImmutableVariableError: the Variable is not mutable.
           KeyError: there is no such entry.
+          ValueError: the entry is the flag `hijax` or `ref`.
         """
-        self._check_write()
+        self._check_own()
         self.get_metadata(name)
-        _set_metadata(self, self._metadata.without(name))
+        self._become(self._metadata.without(name))
+
+    def _become(self, metadata: Metadata) -> None:
+        """Takes on other metadata; a Variable that is no longer mutable holds its value plainly."""
+        old, frozen = self._metadata, "mutable" in metadata
+        for name in ("hijax", "ref"):
+            if not frozen and (name in old) != (name in metadata):
+                raise ValueError(
+                    f"the flag {name!r} of a {type(self).__name__} cannot be changed in place;"
+                    f" `with_vars(v, {name}={name not in old})` makes a view in which it is"
+                )
+        if frozen and old.by_reference:
+            _set_value(self, self._load())
+        _set_metadata(self, metadata)
 
     def add_axis(self, axis_index: int, axis_name: str | None) -> None:
         """Runs the `on_add_axis` hooks: a transform has added an axis to the value."""
@@ -290,12 +391,12 @@ class Variable(Operators, Generic[A]):
     @property
     def hijax(self) -> bool:
         """Whether the Variable carries its updates out of `jax.jit` by itself."""
-        return False
+        return "hijax" in self._metadata
 
     @property
     def ref(self) -> bool:
         """Whether the Variable holds its value in a `jax.Ref`."""
-        return False
+        return "ref" in self._metadata
 
     @property
     def type(self) -> builtins.type[Self]:
@@ -336,20 +437,33 @@ class Variable(Operators, Generic[A]):
 
     def __repr__(self) -> str:
         metadata = "".join(f", {name}={describe(value)}" for name, value in self._metadata.items())
-        return f"{type(self).__name__}(value={describe(self._value)}{metadata})"
+        value = self._load() if is_eager() else self._value
+        return f"{type(self).__name__}(value={describe(value)}{metadata})"
 
 
-def new_variable(kind: type[V], value: Any, metadata: Metadata, trace: Trace | None = None) -> V:
-    """Makes a Variable of its parts, past `__init__` and all hooks.
+def variable_of(kind: type[V], value: Any, metadata: Metadata) -> V:
+    """Makes a Variable of a value, past `__init__` and all hooks.
 
     Args:
       kind: the class.
       value: the raw value.
       metadata: the metadata, of a Variable of the same class.
+    """
+    stored = hijax.hold(value, "ref" in metadata) if metadata.by_reference else value
+    return new_variable(kind, stored, metadata)
+
+
+def new_variable(kind: type[V], stored: Any, metadata: Metadata, trace: Trace | None = None) -> V:
+    """Makes a Variable of its parts.
+
+    Args:
+      kind: the class.
+      stored: the raw value, or what holds it by reference if the metadata says so.
+      metadata: the metadata, of a Variable of the same class.
       trace: the trace level that it belongs to; None is the current one.
     """
     variable = object.__new__(kind)
-    _set_value(variable, value)
+    _set_value(variable, stored)
     _set_metadata(variable, metadata)
     _set_trace(variable, current_trace() if trace is None else trace)
     return variable
@@ -362,11 +476,12 @@ _VALUE_KEY = GetAttrKey("value")
 
 
 def _flatten(variable: Variable[Any]) -> tuple[tuple[Any], Metadata]:
-    return (variable._value,), variable._metadata
+    value = variable._value
+    return (variable._shared() if type(value) is Unshared else value,), variable._metadata
 
 
 def _flatten_with_key(variable: Variable[Any]) -> tuple[tuple[tuple[GetAttrKey, Any]], Metadata]:
-    return ((_VALUE_KEY, variable._value),), variable._metadata
+    return ((_VALUE_KEY, variable._shared()),), variable._metadata
 
 
 def _register(kind: type[Variable[Any]]) -> None:
@@ -374,6 +489,9 @@ def _register(kind: type[Variable[Any]]) -> None:
 
     def unflatten(metadata: Metadata, children: Iterable[Any]) -> Variable[Any]:
         (value,) = children
+        if metadata.by_reference:
+            hijax.check_not_differentiated(value, kind)
+            value = jax.tree.map(hijax.hold_array, value)
         return new_variable(kind, value, metadata)
 
     kind._no_metadata = Metadata(kind, {})

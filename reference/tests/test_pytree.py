@@ -1,4 +1,4 @@
-"""What the reference promises of Pytrees, List and Dict beyond the clauses, and how its errors read."""
+"""What the reference promises of Pytrees beyond the clauses, and how its errors read."""
 
 import copy
 import dataclasses
@@ -145,8 +145,9 @@ class TestErrors:
 
     def test_unhashable_static_value_is_named_when_it_is_hashed(self):
         box = Box(sizes=[1, 2])
+        _, static_part = jax.tree_util.default_registry.flatten_one_level(box)
         with pytest.raises(TypeError, match="'sizes' of a Box"):
-            hash(jax.tree.structure(box))
+            hash(static_part)
         with pytest.raises(TypeError, match=r"'inner\.sizes' of a Box"):
             hash(nnx.graphdef(Box(inner=box)))
         assert nnx.graphdef(box) == nnx.graphdef(Box(sizes=[1, 2]))
@@ -236,7 +237,12 @@ COPIES = {
 class TestPythonProtocols:
     @pytest.mark.parametrize("name", COPIES)
     def test_copies_keep_status_and_are_independent(self, name):
-        box = Box(a=nnx.data(1), b=nnx.static("s"), items=nnx.List([nnx.data(2)]), d=nnx.Dict(k=nnx.data(3)))
+        box = Box(
+            a=nnx.data(1),
+            b=nnx.static("s"),
+            items=nnx.List([nnx.data(2)]),
+            d=nnx.Dict(k=nnx.data(3)),
+        )
         other = COPIES[name](box)
         assert leaves_with_paths(other) == leaves_with_paths(box)
         other.c = 4

@@ -135,18 +135,30 @@ def test_the_samplers_are_all_of_jax_random():
     assert takes_key - {"clone", "fold_in", "split"} == set(SAMPLER_ARGUMENTS)
 
 
+@pytest.mark.parametrize("stream", ["default", "params"])
 @pytest.mark.parametrize("name", SAMPLER_ARGUMENTS)
-def test_a_sampler_draws_the_next_key(name):
+def test_a_sampler_computes_what_jax_random_does(name, stream):
     args, kwargs = SAMPLER_ARGUMENTS[name]
+
+    def by_method(rngs):
+        source = rngs if stream == "default" else rngs[stream]
+        return getattr(source, name)(*args, **kwargs)
+
+    def by_function(rngs):
+        return getattr(jax.random, name)(rngs[stream](), *args, **kwargs)
+
     rngs = nnx.Rngs(0, params=1)
-    rngs()
-    expected = getattr(jax.random, name)(nth_key(0, 1), *args, **kwargs)
-    drawn = getattr(rngs, name)(*args, **kwargs)
-    assert drawn.dtype == expected.dtype
-    assert jnp.array_equal(drawn, expected)
-    assert rngs.default.count[...] == 2
-    expected = getattr(jax.random, name)(nth_key(1, 0), *args, **kwargs)
-    assert jnp.array_equal(getattr(rngs.params, name)(*args, **kwargs), expected)
+    assert str(jax.make_jaxpr(by_method)(rngs)) == str(jax.make_jaxpr(by_function)(rngs))
+
+
+def test_samples_are_those_of_jax_random():
+    rngs = nnx.Rngs(0, params=1)
+    for n in range(2):
+        expected = jax.random.normal(nth_key(0, n), (4,), jnp.float16)
+        assert jnp.array_equal(rngs.normal((4,), jnp.float16), expected)
+    expected = jax.random.bernoulli(nth_key(1, 0), 0.25, shape=(8,))
+    assert jnp.array_equal(rngs.params.bernoulli(0.25, shape=(8,)), expected)
+    assert (rngs.default.count[...], rngs.params.count[...]) == (2, 1)
 
 
 def test_a_sampler_has_the_signature_without_the_key():

@@ -72,7 +72,11 @@ class TestFlatState:
         assert list(flat) == [(("a", 9), 3), (("a", 10), 2), (("b",), 1)]
         assert flat[0] == (("a", 9), 3)
         assert list(flat[1:]) == [(("a", 10), 2), (("b",), 1)]
-        assert list(jax.tree.map(lambda x: -x, flat)) == [(("a", 9), -3), (("a", 10), -2), (("b",), -1)]
+        assert list(jax.tree.map(lambda x: -x, flat)) == [
+            (("a", 9), -3),
+            (("a", 10), -2),
+            (("b",), -1),
+        ]
 
     def test_split_filter_and_merge(self):
         flat = nnx.State({"a": nnx.Param(1.0), "b": nnx.Cache(2.0)}).flat_state()
@@ -122,8 +126,13 @@ class TestPureDicts:
 
     def test_functions(self):
         state = nnx.State({"a": nnx.Param(1.0), "b": 2.0})
-        assert nnx.to_pure_dict(state, extract_fn=lambda leaf: type(leaf).__name__) == {"a": "Param", "b": "float"}
-        nnx.replace_by_pure_dict(state, {"a": 3.0}, replace_fn=lambda leaf, value: leaf.replace(-value))
+        assert nnx.to_pure_dict(state, extract_fn=lambda leaf: type(leaf).__name__) == {
+            "a": "Param",
+            "b": "float",
+        }
+        nnx.replace_by_pure_dict(
+            state, {"a": 3.0}, replace_fn=lambda leaf, value: leaf.replace(-value)
+        )
         assert state.a[...] == -3.0
 
     def test_dict_valued_variable(self):

@@ -203,12 +203,18 @@ class TestMetadata:
         assert (v.hijax, v.ref, v.mutable) == (False, False, True)
 
     @pytest.mark.parametrize("mode", ["hijax", "ref"])
-    def test_modes_that_do_not_exist_are_refused(self, mode):
-        v = Param(1)
-        for make in (lambda **m: Param(1, **m), v.replace, v.set_metadata):
-            with pytest.raises(NotImplementedError, match=f"Param has no mode {mode}=True"):
-                make(**{mode: True})
-        assert v.get_metadata() == {}
+    def test_modes_are_not_changed_in_place(self, mode):
+        v, w = Param(1.0), Param(1.0, **{mode: True})
+        for change in (
+            lambda: v.set_metadata(**{mode: True}),
+            lambda: v.set_metadata({mode: True}),
+            lambda: w.set_metadata(mode, False),
+            lambda: w.del_metadata(mode),
+        ):
+            with pytest.raises(ValueError, match=rf"{mode}.* of a Param.*with_vars\(v, {mode}="):
+                change()
+        w.set_metadata({"note": "a"})
+        assert (v.get_metadata(), w.get_metadata()) == ({}, {mode: True, "note": "a"})
 
     def test_three_ways_to_set(self):
         v = Param(1, a=1)

@@ -151,6 +151,20 @@ def snapshot(nnx: Any, root: Any, *, identities: bool = False) -> Any:
     return visit(root)
 
 
+def assert_no_tracers(nnx: Any, *roots: Any) -> None:
+    """Asserts that nothing in some object graphs holds a tracer: no array, Variable or metadata.
+
+    A trace that fails half-way must not leave its tracers behind in the objects that it changed.
+    """
+    for root in roots:
+        for path, item in walk(nnx, root):
+            held: list[Any] = [item]
+            if isinstance(item, nnx.Variable):
+                held = [item.get_raw_value(), item.get_metadata()]
+            tracers = [x for x in jax.tree.leaves(held) if isinstance(x, jax.core.Tracer)]
+            assert not tracers, f"a {type(item).__name__} at {path} holds {tracers}"
+
+
 def state_items(state: Any, path: Path = ()) -> list[tuple[Path, Any]]:
     """Lists a State's leaves with their paths, in canonical order, read by item alone."""
     if not isinstance(state, Mapping):

@@ -6,11 +6,19 @@ flips by itself; `thorough` draws fresh examples on every run and is meant for a
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import HealthCheck, Phase, settings
 
-PROFILES = ("smoke", "default", "thorough")
+_BUDGETS: dict[str, dict[str, Any]] = {
+    "smoke": {"max_examples": 3, "derandomize": True},
+    "default": {"max_examples": 25, "derandomize": True},
+    "thorough": {"max_examples": 500},
+}
 
-_COMMON = {
+PROFILES = tuple(_BUDGETS)
+
+_COMMON: dict[str, Any] = {
     "deadline": None,
     "print_blob": False,
     "suppress_health_check": [
@@ -34,10 +42,7 @@ def activate(name: str, *, shrink: bool = True) -> None:
     if name not in PROFILES:
         raise ValueError(f"no profile {name!r}; there are {', '.join(PROFILES)}")
     phases = [Phase.explicit, Phase.generate, *([Phase.shrink] if shrink else [])]
-    budget = {
-        "smoke": {"max_examples": 3, "derandomize": True},
-        "default": {"max_examples": 25, "derandomize": True},
-        "thorough": {"max_examples": 500},
-    }[name]
-    settings.register_profile(f"nnx-{name}", phases=phases, database=None, **_COMMON, **budget)
+    settings.register_profile(
+        f"nnx-{name}", phases=phases, database=None, **_COMMON, **_BUDGETS[name]
+    )
     settings.load_profile(f"nnx-{name}")

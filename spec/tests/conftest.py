@@ -13,6 +13,9 @@ class Variable:
     def get_value(self):
         return self.value
 
+    def get_raw_value(self):
+        return self.value
+
     def get_metadata(self):
         return {**self.metadata, "hijax": False}
 

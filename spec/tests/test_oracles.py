@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nnx_spec.chapters.functional.edits import edits, reordered, revalued, without_lists
 from nnx_spec.oracles import (
     array_record,
+    assert_no_tracers,
     at,
     children,
     graph_items,
@@ -197,6 +198,26 @@ class TestSnapshot:
         assert changed != before
         built.z = built.block.a = plain.Param(built.z.value)
         assert snapshot(plain, built, identities=True) != changed
+
+
+class TestTracers:
+    @pytest.mark.parametrize(
+        "put",
+        [
+            lambda model, x: setattr(model.inner, "v", type(model.v)({"k": x})),
+            lambda model, x: model.v.metadata.update(tag=x),
+            lambda model, x: setattr(model, "raw", (1, [x])),
+        ],
+        ids=["value", "metadata", "array"],
+    )
+    def test_left_behind(self, plain, put):
+        model, other = plain.Module(), plain.Module()
+        model.inner, model.v, model.name = plain.Pytree(), plain.Param(jnp.zeros(2)), "text"
+        model.inner.back = model
+        assert_no_tracers(plain, other, model)
+        jax.make_jaxpr(lambda x: put(model, x))(1.0)
+        with pytest.raises(AssertionError, match="Tracer"):
+            assert_no_tracers(plain, other, model)
 
 
 class TestExpectations:

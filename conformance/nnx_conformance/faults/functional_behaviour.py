@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -80,16 +81,22 @@ def environment_is_ignored(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`set_graph_updates` starts from True, whatever `NNX_GRAPH_UPDATES` says."""
     original = nnx.set_graph_updates
 
-    class FromTrue(original):  # type: ignore[misc, valid-type]
-        used = False
+    used = []
 
+    class FromTrue:
         def __init__(self, value: bool) -> None:
-            FromTrue.used = True
-            super().__init__(value)
+            used.append(True)
+            self._scope = original(value)
 
-        @classmethod
-        def current_value(cls) -> bool:
-            return bool(original.current_value()) if FromTrue.used else True
+        @staticmethod
+        def current_value() -> bool:
+            return bool(original.current_value()) if used else True
+
+        def __enter__(self) -> None:
+            self._scope.__enter__()
+
+        def __exit__(self, *exception: Any) -> None:
+            self._scope.__exit__(*exception)
 
     patch.setattr(nnx, "set_graph_updates", FromTrue)
 
@@ -391,7 +398,8 @@ def split_looks_through_all_leaves_for_each(nnx: Any, patch: pytest.MonkeyPatch)
         parts = original(node, *filters, **options)
         found = [id(leaf) for state in parts[1:] for leaf in jax.tree.leaves(state)]
         for leaf in found:
-            sum(map(leaf.__eq__, found[:400]))
+            for other in found[:400]:
+                operator.eq(leaf, other)
         return parts
 
     patch.setattr(nnx, "split", split)

@@ -14,7 +14,7 @@ import jax
 
 from nnx_reference.filters import Filter, Path, to_predicate
 from nnx_reference.graph import Flat
-from nnx_reference.transforms.core import reachable, spell_root
+from nnx_reference.transforms.core import Inputs, Run, reachable, spell_root
 
 Axis = int | None
 """The axis that is mapped; None where the value is the same for all."""
@@ -161,6 +161,45 @@ def leaf_axes(flat: Flat, prefixes: Sequence[Prefix], roots: Sequence[str]) -> l
                 " axis, or put separate objects there"
             )
     return [found[number][0] for number in range(len(flat.leaves))]
+
+
+def axes_left(
+    run: Run,
+    inputs: Inputs,
+    object_prefixes: list[Prefix],
+    axes: list[Axis],
+    output_prefixes: list[Prefix],
+) -> list[Axis]:
+    """Finds the axis of every leaf that a run leaves: inputs keep theirs, in and out.
+
+    Args:
+      run: the run.
+      inputs: the inputs that it ran on.
+      object_prefixes: the axis, or axes, of each object among them.
+      axes: the axis of each leaf of their graph.
+      output_prefixes: the axis, or axes, of each object in the output.
+
+    Raises:
+      ValueError: two paths to one leaf say different axes, or StateAxes say none.
+    """
+    kept = object_prefixes if inputs.structure.updates else []
+    records = inputs.flat.graphdef.leaves
+    passed = [axis for axis, record in zip(axes, records, strict=True) if record is not None]
+    return leaf_axes(run.flat, [*kept, *passed, *output_prefixes], run.roots)
+
+
+def refuse_state_axes(prefixes: Iterable[Any]) -> None:
+    """Checks that there are no StateAxes, which tree mode does not take.
+
+    Raises:
+      ValueError: there are some.
+    """
+    for prefix in prefixes:
+        if isinstance(prefix, StateAxes):
+            raise ValueError(
+                f"tree mode (graph=False) does not take {prefix!r}: pass what nnx.split gives for"
+                " these filters as arguments of their own, and nnx.merge it inside"
+            )
 
 
 def distinct_axes(prefixes: Iterable[Prefix]) -> list[Axis]:

@@ -6,8 +6,8 @@ JAX transforms functions of arrays. A call of a transformed function on objects 
    are flattened as one graph, so that what several arguments share is one thing. What remains are
    values: arrays, and the values of Variables. The transform maps, compiles or differentiates a
    function of these.
-2. In that function, `Inputs.run` builds the same objects anew around the traced values and calls
-   the user's function.
+2. In that function, `Structure.run` builds the same objects anew around the traced values and
+   calls the user's function. It knows the structure of the arguments alone, not the caller's own.
 3. It then flattens what that leaves behind, inputs and outputs as one graph, and compares. An
    `Outcome` records the structure, which objects and Variables are those that went in, and which
    values are new; only these are carried out.
@@ -24,8 +24,10 @@ trace.
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -43,10 +45,25 @@ from nnx_reference.nodes import (
     set_child,
 )
 from nnx_reference.pytree import Key, Path, Pytree, key_order
-from nnx_reference.variables import Variable, new_variable
+from nnx_reference.variables import Variable, new_variable, variable_of
+
+MISSING: Any = object()
+"""Stands for the function of a transform that is used as a decorator."""
 
 OUTPUT = "<output>"
 """The name of a function's output in errors; no argument can have it."""
+
+
+def decorator(transform: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
+    """Makes a transform that gives, when called with options alone, a decorator."""
+
+    @functools.wraps(transform)
+    def call(function: Callable[..., Any] = MISSING, **options: Any) -> Callable[..., Any]:
+        if function is MISSING:
+            return functools.partial(call, **options)
+        return transform(function, **options)
+
+    return call
 
 
 class Opened(NamedTuple):
@@ -159,76 +176,66 @@ class Run(NamedTuple):
         """Picks what belongs to carried leaves, of what has an entry for each leaf of `flat`."""
         return [x for x, flag in zip(of, self.outcome.is_carried, strict=True) if flag]
 
+    def carrying(self, origins: Set[int]) -> Run:
+        """Returns the run with some of the inputs' leaves carried out in any case."""
+        if not origins:
+            return self
+        flags = zip(self.outcome.is_carried, self.outcome.leaf_origins, strict=True)
+        is_carried = tuple([flag or origin in origins for flag, origin in flags])
+        return self._replace(outcome=self.outcome._replace(is_carried=is_carried))
+
+    def carried_values(self) -> list[Any]:
+        """Lists the values of the carried leaves."""
+        return [
+            leaf._load() if isinstance(leaf, Variable) else leaf
+            for leaf in self.carried(self.flat.leaves)
+        ]
+
     def carried_names(self) -> list[str]:
         """Names the carried leaves by their own paths."""
         return [spell_root(self.roots, path) for path in self.carried(self.flat.graphdef.paths)]
 
 
-class Inputs:
-    """The arguments of a call, opened.
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Structure:
+    """What the arguments of a call are, without any value: all that a run needs to know.
+
+    Two calls with equal structures are runs of the same trace, as long as their values are alike.
+    To JAX it is a pytree without leaves, so that it can be an argument of a transformed function.
 
     Attributes:
-      opened: the pytree (args, kwargs).
-      flat: its objects as one graph, whose root is a list.
-      names: a name for each value.
-      values: the values that the transform sees: arrays among the arguments, then one for each leaf
-        of `flat`.
+      treedef: the structure of the pytree (args, kwargs), down to its objects.
+      is_object: whether each of its leaves is an object.
+      graphdef: the structure of the objects as one graph, whose root is a list.
+      graph: whether sharing is allowed.
+      updates: whether changes of structure reach the caller's objects.
+      object_names: a name for each object.
+      names: a name for each value: the arrays among the arguments, then the leaves of the graph.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        graph: bool,
-        updates: bool,
-    ) -> None:
-        """Opens the arguments of a call.
-
-        Args:
-          function: the function to be called; it names the arguments.
-          args: the positional arguments.
-          kwargs: the keyword arguments.
-          graph: whether sharing is allowed.
-          updates: whether changes of structure reach the caller's objects; in graph mode only.
-
-        Raises:
-          ValueError: something is shared, in tree mode.
-        """
-        positional = argument_names(function, len(args))
-
-        def name(path: tuple[Any, ...]) -> str:
-            return (path[1].key if path[0].idx else positional[path[1].idx]) + keystr(path[2:])
-
-        self.graph = graph
-        self.updates = graph and updates
-        self.opened = open_tree((args, kwargs), name)
-        self.flat = flatten(self.opened.objects(self.opened.leaves))
-        self.object_names = self.opened.objects(self.opened.names)
-        if not graph:
-            check_tree(self.flat.graphdef, self.object_names)
-        places = [spell_root(self.object_names, path) for path in self.flat.graphdef.paths]
-        self.names = self.opened.arrays(self.opened.names) + places
-        self.values = self.opened.arrays(self.opened.leaves) + [
-            raw_value(leaf) for leaf in self.flat.leaves
-        ]
+    treedef: Any
+    is_object: tuple[bool, ...]
+    graphdef: GraphDef[Any]
+    graph: bool
+    updates: bool
+    object_names: list[str] = field(compare=False)
+    names: list[str] = field(compare=False)
 
     def run(self, function: Callable[..., Any], values: Sequence[Any]) -> Run:
-        """Calls a function on the arguments, built anew around other values, and compares.
+        """Calls a function on arguments built anew around values, and compares.
 
         Raises:
           ValueError: an output shares something with an input or with another output, in tree mode.
         """
-        count = len(values) - len(self.flat.leaves)
+        count = len(values) - self.graphdef.num_leaves
         leaves = [
             value if record is None else new_variable(record.kind, value, record.metadata)
-            for record, value in zip(self.flat.graphdef.leaves, values[count:], strict=True)
+            for record, value in zip(self.graphdef.leaves, values[count:], strict=True)
         ]
-        objects = unflatten(self.flat.graphdef, leaves)
+        objects = unflatten(self.graphdef, leaves)
         before = flatten(objects)  # the new objects by the numbers that the caller's have
-        args, kwargs = close_tree(
-            self.opened.treedef, self.opened.is_object, objects, values[:count]
-        )
+        args, kwargs = close_tree(self.treedef, self.is_object, objects, values[:count])
         output = open_tree(function(*args, **kwargs), lambda path: OUTPUT + keystr(path))
         return self._compare(before, values[count:], objects, output)
 
@@ -264,6 +271,60 @@ class Inputs:
         )
         return Run(outcome, after, roots, output)
 
+
+class Inputs:
+    """The arguments of a call, opened.
+
+    Attributes:
+      opened: the pytree (args, kwargs).
+      flat: its objects as one graph, whose root is a list.
+      structure: the structure of both.
+      values: the values that the transform sees: arrays among the arguments, then one for each leaf
+        of `flat`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        graph: bool,
+        updates: bool,
+    ) -> None:
+        """Opens the arguments of a call.
+
+        Args:
+          function: the function to be called; it names the arguments.
+          args: the positional arguments.
+          kwargs: the keyword arguments.
+          graph: whether sharing is allowed.
+          updates: whether changes of structure reach the caller's objects; in graph mode only.
+
+        Raises:
+          ValueError: something is shared, in tree mode.
+        """
+        positional = argument_names(function, len(args))
+
+        def name(path: tuple[Any, ...]) -> str:
+            return (path[1].key if path[0].idx else positional[path[1].idx]) + keystr(path[2:])
+
+        self.opened = opened = open_tree((args, kwargs), name)
+        self.flat = flat = flatten(opened.objects(opened.leaves))
+        object_names = opened.objects(opened.names)
+        if not graph:
+            check_tree(flat.graphdef, object_names)
+        places = [spell_root(object_names, path) for path in flat.graphdef.paths]
+        self.structure = Structure(
+            opened.treedef,
+            opened.is_object,
+            flat.graphdef,
+            graph,
+            graph and updates,
+            object_names,
+            opened.arrays(opened.names) + places,
+        )
+        self.values = opened.arrays(opened.leaves) + [raw_value(leaf) for leaf in flat.leaves]
+
     def finish(self, outcome: Outcome, carried: Sequence[Any], arrays: Sequence[Any]) -> Any:
         """Writes what a run changed into the caller's objects and builds the output.
 
@@ -289,13 +350,13 @@ class Inputs:
             value = next(values) if is_carried else None
             if origin is None:
                 leaves.append(
-                    value if record is None else new_variable(record.kind, value, record.metadata)
+                    value if record is None else variable_of(record.kind, value, record.metadata)
                 )
                 continue
             own = self.flat.leaves[origin]
             leaves.append(own)
             if record is not None and (is_carried or record.metadata != own._metadata):
-                changed.append((own, value if is_carried else own._value, record.metadata))
+                changed.append((own, value if is_carried else own._load(), record.metadata))
         for variable, _, _ in changed:
             variable._check_write()
         for variable, value, metadata in changed:
@@ -320,7 +381,7 @@ class Inputs:
                 nodes[number] = build(
                     nodes[number], record.kind, record.form, children, record.static
                 )
-            elif self.updates:
+            elif self.structure.updates:
                 change_children(
                     nodes[number], children, {key: value for key, _, value in record.static}
                 )
@@ -342,8 +403,8 @@ def _leaf_origins(before: Flat, after: Flat, kept: int) -> list[int | None]:
 
 
 def raw_value(leaf: Any) -> Any:
-    """Returns a Variable's stored value, and anything else itself."""
-    return leaf._value if isinstance(leaf, Variable) else leaf
+    """Returns what a Variable stores, by reference or not, and anything else itself."""
+    return leaf._shared() if isinstance(leaf, Variable) else leaf
 
 
 def is_same(value: Any, other: Any, is_leaf: Callable[[Any], bool] | None = None) -> bool:
@@ -395,6 +456,14 @@ def _reachable_from(graphdef: GraphDef[Any], number: int, path: Path) -> Iterato
         fresh = [(n, (*path, key)) for key, n in graphdef.nodes[number].nodes if n not in seen]
         seen.update(n for n, _ in fresh)
         pending.extend(fresh)
+
+
+def leaf_number(graphdef: GraphDef[Any], path: Path) -> int:
+    """Finds the number of the leaf that a path leads to."""
+    number = 0
+    for key in path[:-1]:
+        number = dict(graphdef.nodes[number].nodes)[key]
+    return dict(graphdef.nodes[number].leaves)[path[-1]]
 
 
 def change_children(node: Any, children: dict[Key, Any], statics: dict[Key, Any]) -> None:

@@ -10,21 +10,19 @@ import jax
 
 from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.transforms.axes import (
-    Axis,
-    Prefix,
-    StateAxes,
+    axes_left,
     distinct_axes,
     leaf_axes,
     leaves_of,
+    refuse_state_axes,
     spread,
 )
-from nnx_reference.transforms.core import Inputs, Outcome, Run, raw_value
-
-_MISSING: Any = object()
+from nnx_reference.transforms.core import MISSING, Inputs, Outcome, decorator
 
 
+@decorator
 def vmap(
-    f: Callable[..., Any] = _MISSING,
+    f: Callable[..., Any] = MISSING,
     *,
     in_axes: Any = 0,
     out_axes: Any = 0,
@@ -63,15 +61,6 @@ def vmap(
         "axis_size": axis_size,
         "spmd_axis_name": spmd_axis_name,
     }
-    if f is _MISSING:
-        return functools.partial(
-            vmap,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            graph=graph,
-            graph_updates=graph_updates,
-            **options,
-        )
 
     @functools.wraps(f)
     def mapped(*args: Any, **kwargs: Any) -> Any:
@@ -92,13 +81,13 @@ class _Mapping:
             (_per_argument(in_axes, count), 0), opened.treedef, opened.is_object, "vmap in_axes"
         )
         out_prefixes = leaves_of(out_axes)
-        if not inputs.graph:
-            _refuse_state_axes([*prefixes, *out_prefixes])
+        if not inputs.structure.graph:
+            refuse_state_axes([*prefixes, *out_prefixes])
         self.f = f
         self.inputs = inputs
         self.out_axes = out_axes
         self.object_prefixes = opened.objects(prefixes)
-        self.leaf_axes = leaf_axes(inputs.flat, self.object_prefixes, inputs.object_names)
+        self.leaf_axes = leaf_axes(inputs.flat, self.object_prefixes, inputs.structure.object_names)
         self.in_axes = opened.arrays(prefixes) + self.leaf_axes
         self.axes = distinct_axes([*prefixes, *out_prefixes])
         self.outcome: Outcome
@@ -106,7 +95,7 @@ class _Mapping:
 
     def call(self, options: dict[str, Any]) -> Any:
         """Maps over the values; they come out in a dict by name for each axis, as JAX has it."""
-        names, values = self.inputs.names, self.inputs.values
+        names, values = self.inputs.structure.names, self.inputs.values
         in_axes = (dict(zip(names, self.in_axes, strict=True)),)
         function = jax.vmap(self.run, in_axes=in_axes, out_axes=tuple(self.axes), **options)
         bundles = function(dict(zip(names, values, strict=True)))
@@ -116,14 +105,16 @@ class _Mapping:
 
     def run(self, values: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         """Runs the function on traced values."""
-        run = self.inputs.run(self.f, [values[name] for name in self.inputs.names])
+        structure = self.inputs.structure
+        run = structure.run(self.f, [values[name] for name in structure.names])
         output = run.output
         prefixes = spread(self.out_axes, output.treedef, output.is_object, "vmap out_axes")
-        axes = run.carried(self.axes_left(run, output.objects(prefixes))) + output.arrays(prefixes)
-        names = run.carried_names() + output.arrays(output.names)
-        leaves = run.carried([raw_value(leaf) for leaf in run.flat.leaves]) + output.arrays(
-            output.leaves
+        left = axes_left(
+            run, self.inputs, self.object_prefixes, self.leaf_axes, output.objects(prefixes)
         )
+        axes = run.carried(left) + output.arrays(prefixes)
+        names = run.carried_names() + output.arrays(output.names)
+        leaves = run.carried_values() + output.arrays(output.leaves)
         bundles: tuple[dict[str, Any], ...] = tuple({} for _ in self.axes)
         for axis, name, leaf in zip(axes, names, leaves, strict=True):
             bundles[self.axes.index(axis)][name] = leaf
@@ -132,15 +123,6 @@ class _Mapping:
             (self.axes.index(axis), name) for axis, name in zip(axes, names, strict=True)
         ]
         return bundles
-
-    def axes_left(self, run: Run, output_prefixes: list[Prefix]) -> list[Axis]:
-        """Finds the axes of what a run leaves: inputs keep theirs, in and out."""
-        kept = self.object_prefixes if self.inputs.updates else []
-        records = self.inputs.flat.graphdef.leaves
-        own = [
-            axis for axis, record in zip(self.leaf_axes, records, strict=True) if record is not None
-        ]
-        return leaf_axes(run.flat, [*kept, *own, *output_prefixes], run.roots)
 
 
 def _per_argument(in_axes: Any, count: int) -> tuple[Any, ...]:
@@ -156,12 +138,3 @@ def _per_argument(in_axes: Any, count: int) -> tuple[Any, ...]:
             f"vmap in_axes has {len(in_axes)} entries for {count} positional arguments"
         )
     return tuple(in_axes)
-
-
-def _refuse_state_axes(prefixes: list[Any]) -> None:
-    for prefix in prefixes:
-        if isinstance(prefix, StateAxes):
-            raise ValueError(
-                f"tree mode (graph=False) does not take {prefix!r}: pass what nnx.split gives for"
-                " these filters as arguments of their own, and nnx.merge it inside"
-            )

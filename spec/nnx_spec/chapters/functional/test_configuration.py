@@ -3,11 +3,13 @@
 import contextlib
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import net, param
+from nnx_spec.chapters.functional.threads import in_a_thread
 
 SWITCHES = ("set_graph_mode", "set_graph_updates")
 
@@ -139,37 +141,46 @@ class TestDefaults:
                 leave.wait(timeout=60)
                 return set_default.current_value()
 
-        def look_from_outside():
-            entered.wait(timeout=60)
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            inside = pool.submit(stay_within)
             try:
+                assert entered.wait(timeout=60)
                 assert set_default.current_value() is before
                 with set_default(before):
                     pass
             finally:
                 leave.set()
-
-        assert in_a_thread(stay_within, look_from_outside) is not before
+        assert inside.result() is not before
         assert set_default.current_value() is before
 
     @pytest.mark.parametrize("read", READS)
     def test_graph_none_takes_the_default(self, nnx, read):
-        shared = param(nnx, 1.0)
-        node = net(nnx, first=shared, second=shared)
-        for value in (False, True, False):
-            nnx.set_graph_mode(value)
-            assert succeeds(nnx, read, node) is value
-            assert succeeds(nnx, read, node, graph=None) is value
-            with nnx.set_graph_mode(not value):
-                assert succeeds(nnx, read, node) is not value
+        def check():
+            node = self.shared(nnx)
+            for value in (False, True, False):
+                nnx.set_graph_mode(value)
+                assert succeeds(nnx, read, node) is value
+                assert succeeds(nnx, read, node, graph=None) is value
+                with nnx.set_graph_mode(not value):
+                    assert succeeds(nnx, read, node) is not value
+
+        in_a_thread(check)
 
     @pytest.mark.parametrize("read", READS)
     def test_graph_given_wins(self, nnx, read):
-        shared = param(nnx, 1.0)
-        node = net(nnx, first=shared, second=shared)
-        for default in (False, True):
-            with nnx.set_graph_mode(default):
-                assert succeeds(nnx, read, node, graph=True)
-                assert not succeeds(nnx, read, node, graph=False)
+        def check():
+            node = self.shared(nnx)
+            for default in (False, True):
+                with nnx.set_graph_mode(default):
+                    assert succeeds(nnx, read, node, graph=True)
+                    assert not succeeds(nnx, read, node, graph=False)
+
+        in_a_thread(check)
+
+    def shared(self, nnx):
+        """Makes a Module in which a Variable stands at two places."""
+        variable = param(nnx, 1.0)
+        return net(nnx, first=variable, second=variable)
 
     @pytest.mark.parametrize(("mode", "updates"), [(False, True), (True, False)])
     def test_environment(self, run_in_new_process, mode, updates):
@@ -196,15 +207,3 @@ def succeeds(nnx, read, node, **graph):
     except ValueError:
         return False
     return True
-
-
-def in_a_thread(function, meanwhile=lambda: None):
-    """Runs a function in a thread, another meanwhile in this one, and returns the first's result."""
-    results = []
-    thread = threading.Thread(target=lambda: results.append(function()))
-    thread.start()
-    try:
-        meanwhile()
-    finally:
-        thread.join(timeout=60)
-    return results[0]

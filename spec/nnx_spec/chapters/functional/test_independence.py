@@ -94,7 +94,6 @@ class TestIndependence:
         for changed_side in (0, 1):
             original = model(nnx)
             sides = (original, COPIES[way](nnx, original))
-            assert snapshot(nnx, sides[1]) == untouched
             CHANGES[change](nnx, sides[changed_side])
             assert snapshot(nnx, sides[changed_side]) != untouched
             assert snapshot(nnx, sides[1 - changed_side]) == untouched

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import records
+from nnx_spec.chapters.functional.threads import in_a_thread
 from nnx_spec.filter_plans import build_filter
 from nnx_spec.oracles import is_node, snapshot, state_items
 from nnx_spec.plans import build, classes
@@ -103,7 +104,7 @@ class TestReading:
     @given(plan=shared_graphs())
     def test_refusals(self, nnx, plan):
         reads = {name: partial(read, graph=False) for name, read in {**READS, **MAPS}.items()}
-        self.check(nnx, plan, reads, refusal=ValueError)
+        in_a_thread(lambda: self.check(nnx, plan, reads, refusal=ValueError))
 
     def check(self, nnx, plan, reads, refusal=()):
         node = build(nnx, plan)

@@ -9,7 +9,7 @@ from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.filter_plans import build_filter, matches
 from nnx_spec.oracles import at, graph_items, snapshot, user_metadata
-from nnx_spec.plans import VariablePlan, build
+from nnx_spec.plans import VariablePlan, build, classes
 from nnx_spec.strategies import filters, graphs
 
 new_metadata = st.dictionaries(
@@ -72,6 +72,32 @@ class TestSetMetadata:
             if original:
                 variable.set_metadata(**original)
         assert snapshot(nnx, node, identities=True) == before
+
+    @pytest.mark.parametrize(
+        ("only", "selected"),
+        [
+            (lambda nnx: nnx.Param, {"w", "special"}),
+            (lambda nnx: classes(nnx).SpecialParam, {"special"}),
+            (lambda nnx: nnx.Variable, {"w", "special", "mean"}),
+            (lambda nnx: nnx.Not(nnx.Param), {"mean"}),
+            (lambda nnx: (nnx.BatchStat, "red"), {"mean", "w"}),
+            (lambda nnx: lambda path, value: path == ("mean",), {"mean"}),
+            (lambda nnx: ..., {"w", "special", "mean"}),
+            (lambda nnx: None, set()),
+        ],
+        ids=["class", "subclass", "base", "Not", "tuple", "callable", "everything", "nothing"],
+    )
+    def test_filters_of_every_kind(self, nnx, only, selected):
+        special = classes(nnx).SpecialParam(jnp.zeros(2))
+        mean = nnx.BatchStat(jnp.zeros(2))
+        node = net(nnx, w=param(nnx, tag="red"), special=special, mean=mean, x=jnp.zeros(2))
+        nnx.set_metadata(node, only=only(nnx), zone=1)
+        marked = {
+            name
+            for name in ("w", "special", "mean")
+            if "zone" in user_metadata(at(nnx, node, (name,)))
+        }
+        assert marked == selected
 
     @pytest.mark.parametrize(
         "container",

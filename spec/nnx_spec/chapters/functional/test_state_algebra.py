@@ -128,6 +128,23 @@ class TestAlgebra:
         assert records(nnx, state - state) == {}
         assert (records(nnx, state), records(nnx, first), records(nnx, second)) == (whole, a, b)
 
+    def test_parts_of_nested_states(self, nnx):
+        inner = net(nnx, a=param(nnx, 1.0), b=net(nnx, c=param(nnx, 2.0), d=param(nnx, 3.0)))
+        whole = nnx.state(net(nnx, inner=inner, x=param(nnx, 4.0)))
+        part = nnx.state(net(nnx, inner=net(nnx, b=net(nnx, c=param(nnx, 9.0)))))
+        union, difference = whole | part, whole - part
+        values = {path: float(leaf[...]) for path, leaf in state_items(union)}
+        assert list(values.items()) == [
+            (("inner", "a"), 1.0),
+            (("inner", "b", "c"), 9.0),
+            (("inner", "b", "d"), 3.0),
+            (("x",), 4.0),
+        ]
+        del values["inner", "b", "c"]
+        assert {path: float(leaf[...]) for path, leaf in state_items(difference)} == values
+        assert records(nnx, part - whole) == {}
+        assert records(nnx, difference | (whole - difference)) == records(nnx, whole)
+
     def test_nothing(self, nnx):
         empty = nnx.State({})
         state = nnx.state(net(nnx, w=param(nnx, 1.0)))

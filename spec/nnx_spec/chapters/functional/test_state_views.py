@@ -106,9 +106,8 @@ class TestBoundary:
     """A State is a value: writing to its Variables does not reach the object, nor the other way.
 
     This holds for values and metadata, for a State from `split` and from `state`, and for objects
-    that `merge` makes of it: what is done to one side reaches the other by `update` alone. Views
-    that are documented to share (`clone` with `variables=False`, `view`) and hijax Variables are
-    not Variables of a State in this sense.
+    that `merge` makes of it: what is done on one side reaches the other by `update` alone. What is
+    documented to share is not meant: `clone` with `variables=False`, views, and hijax Variables.
     """
 
     @both_modes

@@ -83,11 +83,13 @@ class TestSurfaceClasses:
 
 
 def pass_through(v):
+    """Gives back what it gets."""
     return v
 
 
-def loop(cond, v):
-    return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, cond(c[1])), (0, v))[1]
+def loop(f, v):
+    """Runs a `while_loop` of one round over a counter and the Variable."""
+    return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, f(c[1])), (0, v))[1]
 
 
 TRANSFORMS = {
@@ -126,7 +128,7 @@ class TestUserClasses:
 
     @staticmethod
     def family(nnx):
-        """Makes a Module with Variables `a` to `d`; `b` to `d` are of classes one under another."""
+        """Makes a Module with a Param `a`, three classes under it `b` to `d`, a BatchStat `e`."""
 
         class Kernel(nnx.Param):
             pass

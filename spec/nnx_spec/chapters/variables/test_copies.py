@@ -27,22 +27,27 @@ VALUES = {
 
 
 def set_whole(v):
+    """Replaces the whole value."""
     v.set_value(jax.tree.map(lambda x: x * 0 - 7, v.get_value()))
 
 
 def set_all_items(v):
+    """Writes one number to every element of an array."""
     v[...] = -7.0
 
 
 def set_one_item(v):
+    """Writes to the first item."""
     v[next(iter(v.get_value())) if isinstance(v.get_value(), dict) else 0] = -7.0
 
 
 def delete_one_item(v):
+    """Deletes an item of a container."""
     del v["a" if isinstance(v.get_value(), dict) else 0]
 
 
 def change_metadata(v):
+    """Changes one entry of the metadata."""
     v.set_metadata("tag", "changed")
 
 

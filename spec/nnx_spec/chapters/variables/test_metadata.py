@@ -135,18 +135,21 @@ class TestChangingMetadata:
 
 
 def copied_from(nnx, v):
+    """Makes a Variable and lets it copy from another."""
     other = type(v)(array(0), old="gone")
     other.copy_from(v)
     return other
 
 
 def updated_from_state(nnx, v):
+    """Makes a Variable and updates it from another."""
     other = type(v)(array(0), old="gone")
     other.update_from_state(v)
     return other
 
 
 def updated_model(nnx, v):
+    """Updates a Module of equal metadata with the state of one that holds the Variable."""
     model = inside(nnx, type(v)(array(0), **user_metadata(v)))
     nnx.update(model, nnx.state(inside(nnx, v)))
     return model.v

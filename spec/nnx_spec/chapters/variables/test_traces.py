@@ -46,14 +46,17 @@ def trace(name, f):
 
 
 def augment(v, y):
+    """Runs `v[...] += y`."""
     v[...] += y
 
 
 def put(v, key, y):
+    """Runs `v[key] = y`."""
     v[key] = y
 
 
 def delete(v, key):
+    """Runs `del v[key]`."""
     del v[key]
 
 

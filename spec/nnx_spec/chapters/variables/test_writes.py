@@ -13,10 +13,12 @@ from nnx_spec.plans import classes
 
 
 def write_item(v, y):
+    """Replaces the value by item assignment."""
     v[...] = y
 
 
 def write_value(v, y):
+    """Replaces the value by `set_value`."""
     v.set_value(y)
 
 
@@ -100,14 +102,17 @@ class TestReplacement:
 
 
 def add(v, key, operand):
+    """Runs `v[key] += operand`."""
     v[key] += operand
 
 
 def put(v, key, y):
+    """Runs `v[key] = y`."""
     v[key] = y
 
 
 def remove(v, key):
+    """Runs `del v[key]`."""
     del v[key]
 
 

@@ -1,0 +1,281 @@
+"""grad and value_and_grad: derivatives with respect to arrays, Variables and Modules.
+
+In graph mode with graph updates a Module, or another node, stands for its `Param`s: the function is
+differentiated with respect to these, and the gradient of the Module is a State of them. `DiffState`
+names other Variables. Otherwise it stands for everything in it, as any pytree does, and its
+gradient is an object of its own kind.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from nnx_reference.configuration import resolve_graph, resolve_graph_updates
+from nnx_reference.filters import Filter, to_predicate
+from nnx_reference.graph import flatten, unflatten
+from nnx_reference.pytree import Path
+from nnx_reference.state import from_flat_state
+from nnx_reference.transforms.core import (
+    MISSING,
+    Inputs,
+    Outcome,
+    close_tree,
+    decorator,
+    is_object,
+    leaf_number,
+    open_tree,
+)
+from nnx_reference.variables import Param, Variable, new_variable
+
+
+@dataclass(frozen=True)
+class DiffState:
+    """What of an argument to differentiate with respect to.
+
+    Attributes:
+      argnum: the position of the argument.
+      filter: selects what is differentiated of its Modules and other nodes. Arrays and Variables
+        that are not in one are all differentiated with respect to.
+    """
+
+    argnum: int
+    filter: Filter
+
+
+Argnum = int | DiffState
+Argnums = Argnum | Sequence[Argnum]
+
+
+@decorator
+def grad(
+    f: Callable[..., Any] = MISSING,
+    *,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Hashable] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[..., Any]:
+    """Makes the function of a scalar function's gradient: `jax.grad` for functions of objects.
+
+    What the function does to objects among its arguments reaches the caller's objects.
+
+    Args:
+      f: the function; without it, the result is a decorator.
+      argnums: the positions of the arguments to differentiate with respect to. A node, such as a
+        Module, stands for its `Param`s in graph mode with graph updates, where a DiffState in place
+        of a position selects others, and for all that is in it otherwise.
+      has_aux: whether the function returns a pair, the scalar and whatever else.
+      holomorphic: as for `jax.grad`.
+      allow_int: as for `jax.grad`.
+      reduce_axes: as for `jax.grad`.
+      graph: True for graph mode, False for tree mode, None for the default.
+      graph_updates: whether changes of structure reach the caller's objects, too; None for the
+        default.
+
+    Returns:
+      A function that returns the gradient, or with `has_aux` a pair of it and the rest. The
+      gradient has the structure of the argument; a State stands for a node in graph mode with
+      graph updates. For a sequence of positions it is a tuple. The function raises TypeError and
+      ValueError where that of `jax.grad` does; ValueError if there is a DiffState without graph
+      updates and, in tree mode, if something is shared. If it raises, the caller's objects are
+      unchanged.
+    """
+    function = value_and_grad(
+        f,
+        argnums=argnums,
+        has_aux=has_aux,
+        holomorphic=holomorphic,
+        allow_int=allow_int,
+        reduce_axes=reduce_axes,
+        graph=graph,
+        graph_updates=graph_updates,
+    )
+    return _without_value(function, f, has_aux)
+
+
+def _without_value(
+    function: Callable[..., Any], f: Callable[..., Any], has_aux: bool
+) -> Callable[..., Any]:
+    @functools.wraps(f)
+    def differentiated(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = function(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return differentiated
+
+
+@decorator
+def value_and_grad(
+    f: Callable[..., Any] = MISSING,
+    *,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Hashable] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[..., Any]:
+    """Makes the function of a scalar function's value and gradient; see `grad`.
+
+    Returns:
+      A function that returns the pair of value and gradient; with `has_aux` the value is itself
+      the pair that the function returned.
+    """
+    options: dict[str, Any] = {
+        "holomorphic": holomorphic,
+        "allow_int": allow_int,
+        "reduce_axes": reduce_axes,
+    }
+
+    @functools.wraps(f)
+    def differentiated(*args: Any, **kwargs: Any) -> Any:
+        inputs = Inputs(f, args, kwargs, resolve_graph(graph), resolve_graph_updates(graph_updates))
+        return _Differentiation(f, inputs, args, argnums, has_aux).call(options)
+
+    return differentiated
+
+
+class _Differentiation:
+    """One call of a differentiated function."""
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        inputs: Inputs,
+        args: tuple[Any, ...],
+        argnums: Argnums,
+        has_aux: bool,
+    ) -> None:
+        self.f = f
+        self.inputs = inputs
+        self.has_aux = has_aux
+        self.is_single = isinstance(argnums, (int, DiffState))
+        self.arguments = [
+            _Argument(inputs, args, argnum)
+            for argnum in ([argnums] if isinstance(argnums, (int, DiffState)) else argnums)
+        ]
+        self.chosen = {number for argument in self.arguments for number in argument.chosen}
+        self.outcome: Outcome
+        self.value: Any
+
+    def call(self, options: dict[str, Any]) -> Any:
+        """Differentiates with respect to the chosen values."""
+        named = list(zip(self.inputs.structure.names, self.inputs.values, strict=True))
+        chosen = {name: value for n, (name, value) in enumerate(named) if n in self.chosen}
+        others = {name: value for n, (name, value) in enumerate(named) if n not in self.chosen}
+        function = jax.value_and_grad(self.run, has_aux=True, **options)
+        (value, (carried, arrays)), found = function(chosen, others)
+        aux = self.inputs.finish(self.outcome, carried, arrays)
+        gradients = {n: found[name] for n, (name, _) in enumerate(named) if n in self.chosen}
+        made = tuple(argument.gradient(gradients) for argument in self.arguments)
+        return (value, aux) if self.has_aux else value, made[0] if self.is_single else made
+
+    def run(
+        self, chosen: dict[str, Any], others: dict[str, Any]
+    ) -> tuple[Any, tuple[list[Any], list[Any]]]:
+        """Runs the function on traced values; what it returns besides the scalar is the output."""
+        values, structure = chosen | others, self.inputs.structure
+        run = structure.run(self.set_apart, [values[name] for name in structure.names])
+        self.outcome = run.outcome
+        return self.value, (run.carried_values(), run.output.arrays(run.output.leaves))
+
+    def set_apart(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function, keeps its value and returns the rest."""
+        returned = self.f(*args, **kwargs)
+        if not self.has_aux:
+            self.value = returned
+            return ()
+        if not isinstance(returned, (tuple, list)) or len(returned) != 2:
+            raise TypeError(
+                "with has_aux=True the function returns a pair, the scalar and whatever else, not"
+                f" a {type(returned).__name__}"
+            )
+        self.value, aux = returned
+        return aux
+
+
+class _Argument:
+    """An argument with respect to which a function is differentiated.
+
+    Attributes:
+      chosen: the numbers of its values that are differentiated with respect to.
+    """
+
+    def __init__(self, inputs: Inputs, args: tuple[Any, ...], argnum: Argnum) -> None:
+        self.inputs = inputs
+        self.updates = inputs.structure.updates
+        position, self.selects = _position_and_filter(argnum, len(args), self.updates)
+        opened = open_tree(args[position], lambda path: "")
+        before = [sum(x) for x in zip(*map(_count, args[:position]), strict=True)] or [0, 0]
+        self.opened = opened
+        self.arrays = [before[0] + n for n in range(opened.is_object.count(False))]
+        self.roots = [before[1] + n for n in range(opened.is_object.count(True))]
+        objects = zip(self.roots, opened.objects(opened.leaves), strict=True)
+        self.leaves = [list(self._chosen_leaves(root, node)) for root, node in objects]
+        self.chosen = {*self.arrays, *(n for leaves in self.leaves for n, _ in leaves)}
+
+    def _chosen_leaves(self, root: int, node: Any) -> Iterator[tuple[int, Path]]:
+        """Yields the chosen leaves of an object: the number of the value, and the path."""
+        flat, table = flatten(node), self.inputs.flat.graphdef
+        first = len(self.inputs.values) - table.num_leaves
+        for path, leaf in zip(flat.graphdef.paths, flat.leaves, strict=True):
+            if isinstance(node, Variable) or self.selects(path, leaf):
+                yield first + leaf_number(table, (root, *path)), path
+
+    def gradient(self, found: dict[int, Any]) -> Any:
+        """Builds the gradient of the argument of those of all values, by number."""
+        opened = self.opened
+        pairs = zip(opened.objects(opened.leaves), self.leaves, strict=True)
+        objects = [self._gradient_of(node, leaves, found) for node, leaves in pairs]
+        arrays = [found[n] for n in self.arrays]
+        return close_tree(opened.treedef, opened.is_object, objects, arrays)
+
+    def _gradient_of(self, node: Any, leaves: list[tuple[int, Path]], found: dict[int, Any]) -> Any:
+        flat = flatten(node)
+        records = dict(zip(flat.graphdef.paths, flat.graphdef.leaves, strict=True))
+        made = [
+            (path, found[n] if r is None else new_variable(r.kind, found[n], r.metadata))
+            for n, path in leaves
+            for r in [records[path]]
+        ]
+        if self.updates and not isinstance(node, Variable):
+            return from_flat_state(made)
+        return unflatten(flat.graphdef, [leaf for _, leaf in made])
+
+
+def _count(tree: Any) -> tuple[int, int]:
+    """Counts the arrays and the objects of a pytree."""
+    flags = [is_object(leaf) for leaf in jax.tree.leaves(tree, is_leaf=is_object)]
+    return flags.count(False), flags.count(True)
+
+
+def _position_and_filter(
+    argnum: Argnum, count: int, updates: bool
+) -> tuple[int, Callable[[Path, Any], bool]]:
+    """Finds which of `count` arguments is meant, and what selects its Variables.
+
+    Raises:
+      ValueError: there is no such argument, or DiffState is not allowed.
+    """
+    if isinstance(argnum, DiffState):
+        if not updates:
+            raise ValueError(
+                f"{argnum} needs graph mode with graph updates (graph=True, graph_updates=True):"
+                " else pass what nnx.split gives for the filter as an argument of its own, and"
+                " nnx.merge it inside"
+            )
+        position, selects = argnum.argnum, to_predicate(argnum.filter)
+    else:
+        position, selects = argnum, to_predicate(Param if updates else ...)
+    if not -count <= position < count:
+        raise ValueError(f"argnums has {position}, but there are {count} positional arguments")
+    return position % count, selects

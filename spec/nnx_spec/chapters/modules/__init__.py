@@ -1,0 +1,1 @@
+"""Chapter MOD: Modules and Pytrees."""
