@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
-from nnx_conformance import reports
+from nnx_conformance import reports, running
 from nnx_conformance.outcomes import Outcome
 
 
@@ -144,3 +146,32 @@ def test_the_same_run_twice_gives_the_same_report(results_of):
     for clause in (*one["clauses"], *two["clauses"]):
         clause["failures"].sort(key=lambda failure: failure["test"])
     assert one == two
+
+
+def test_a_module_that_cannot_be_collected_costs_its_clauses(
+    monkeypatch, tmp_path, miniatures, small_spec
+):
+    monkeypatch.chdir(miniatures)
+    spec = shutil.copytree(small_spec, tmp_path / "small_spec")
+    (spec / "test_broken.py").write_text("import no_such_module")
+    options = running.Options(spec=spec, profile="smoke", select=("VAR-001",))
+    results = running.run("faithful", options, lambda results: None)
+    assert outcomes(results) == {"VAR-001": "pass"}
+    (error,) = results.errors
+    assert error.startswith("small_spec/test_broken.py cannot be collected: ")
+    assert "no_such_module" in error
+    assert results.exit_code == 1
+
+
+def test_a_configuration_of_the_users_own_changes_nothing(
+    monkeypatch, tmp_path, miniatures, small_spec
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(miniatures))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    (tmp_path / "pytest.ini").write_text("[pytest]\npython_functions = nothing")
+    (tmp_path / "conftest.py").write_text("raise RuntimeError")
+    options = running.Options(spec=small_spec, profile="smoke", select=("VAR-001",))
+    results = running.run("faithful", options, lambda results: None)
+    assert (outcomes(results), results.errors) == ({"VAR-001": "pass"}, [])

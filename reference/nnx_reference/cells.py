@@ -64,7 +64,7 @@ def read(cell: Cell) -> Any:
     if is_eager():
         return jax.tree.unflatten(content.structure.treedef, content.leaves)
     cell.guard[...]  # so that JAX sees it used here
-    structure = current_structure(content)
+    structure = _structure(content)
     return jax.tree.unflatten(structure.treedef, _READ.bind(content, types=structure.types))
 
 
@@ -77,11 +77,21 @@ def write(cell: Cell, value: Any) -> None:
         return
     cell.guard[...]  # likewise
     structure = Structure(_types(leaves), treedef)
-    reshapes = current_structure(content) != structure
+    reshapes = _structure(content) != structure
     for turn in count():  # JAX skips `abstract_eval` if it remembers one with the same parameters
         _WRITE.bind(content, *leaves, treedef=treedef, reshapes=reshapes, turn=turn)
         if current_structure(content) == structure:
             break
+
+
+def _structure(content: Any) -> Structure:
+    structure: Structure | None = current_structure(content)
+    if structure is None:
+        raise NotImplementedError(
+            "this transform does not carry a hijax Variable whose value is a container: pass"
+            " `with_vars(x, mutable=False)`, or make the Variable with ref=True"
+        )
+    return structure
 
 
 def _flatten(value: Any) -> tuple[list[jax.Array], Any]:
@@ -91,6 +101,10 @@ def _flatten(value: Any) -> tuple[list[jax.Array], Any]:
 
 def _strong(array: jax.Array) -> jax.Array:
     """Returns an array without weak type, which would count as a part of the structure."""
+    if not is_eager():
+        array = jnp.array(
+            array, copy=True
+        )  # JAX 0.10.2 cannot read back what it takes for a literal
     return jax.lax.convert_element_type(array, array.dtype) if array.weak_type else array
 
 
@@ -135,7 +149,7 @@ class Content:
         return self.structure
 
 
-class ContentType(hijax.MutableHiType):  # type: ignore[misc]
+class ContentType(hijax.MutableHiType):
     """The type of all contents, and how one is passed to a compiled function and back."""
 
     def __hash__(self) -> int:
@@ -177,20 +191,18 @@ class ContentType(hijax.MutableHiType):  # type: ignore[misc]
 
 def _raised(structure: Structure, arrays: Any) -> list[Any]:
     remaining = iter(arrays)
-    return [
-        kind.raise_val(*[next(remaining) for _ in kind.lo_ty()]) for kind in structure.types
-    ]
+    return [kind.raise_val(*[next(remaining) for _ in kind.lo_ty()]) for kind in structure.types]
 
 
 CONTENT = ContentType()
 hijax.register_hitype(Content, lambda content: CONTENT)
 
 
-class Access(Effect):  # type: ignore[misc]
+class Access(Effect):
     """The effect of making, reading and writing a cell."""
 
 
-class Reshaping(Effect):  # type: ignore[misc]
+class Reshaping(Effect):
     """The effect of writing another structure to a cell, which only `jax.jit` carries out."""
 
     def __repr__(self) -> str:
@@ -203,7 +215,7 @@ _ACCESS, _RESHAPING = Access(), Reshaping()
 hijax.control_flow_allowed_effects.add_type(Access)
 
 
-class _New(hijax.HiPrimitive):  # type: ignore[misc]
+class _New(hijax.HiPrimitive):
     def abstract_eval(self) -> Any:
         return hijax.AvalQDD(CONTENT, _EMPTY), {_ACCESS}
 
@@ -211,7 +223,7 @@ class _New(hijax.HiPrimitive):  # type: ignore[misc]
         return Content([], _EMPTY.treedef)
 
 
-class _Read(hijax.HiPrimitive):  # type: ignore[misc]
+class _Read(hijax.HiPrimitive):
     multiple_results = True
 
     def abstract_eval(self, content: Any, *, types: tuple[Any, ...]) -> Any:
@@ -227,7 +239,7 @@ class _Read(hijax.HiPrimitive):  # type: ignore[misc]
         )
 
 
-class _Write(hijax.HiPrimitive):  # type: ignore[misc]
+class _Write(hijax.HiPrimitive):
     multiple_results = True
 
     def is_high(self, *_: Any, **__: Any) -> bool:

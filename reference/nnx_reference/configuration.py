@@ -126,7 +126,7 @@ def resolve_graph_updates(graph_updates: bool | None) -> bool:
     return set_graph_updates.current_value() if graph_updates is None else graph_updates
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VarDefaults(Mapping[str, bool]):
     """The modes of new Variables, as attributes and as a mapping."""
 

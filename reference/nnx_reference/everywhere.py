@@ -80,8 +80,8 @@ def with_vars(
     chosen = _selected(flat, only)
     if not allow_duplicates:
         _check_no_duplicates(flat, set(chosen))
-    flags = {"hijax": hijax, "ref": ref, "mutable": mutable}
-    flags = {name: flag for name, flag in flags.items() if flag is not None}
+    given = {"hijax": hijax, "ref": ref, "mutable": mutable}
+    flags = {name: flag for name, flag in given.items() if flag is not None}
     if ref is not None:
         flags["had_ref"] = False
     leaves = list(flat.leaves)

@@ -469,6 +469,18 @@ def new_variable(kind: type[V], stored: Any, metadata: Metadata, trace: Trace | 
     return variable
 
 
+def rebuilt_variable(kind: type[V], stored: Any, metadata: Metadata) -> V:
+    """Makes a Variable of what one was flattened into, or of arrays that have taken its place.
+
+    Raises:
+      ValueError: what is stored holds the value by reference, and is being differentiated.
+    """
+    if metadata.by_reference:
+        hijax.check_not_differentiated(stored, kind)
+        stored = jax.tree.map(hijax.hold_array, stored)
+    return new_variable(kind, stored, metadata)
+
+
 _set_value, _set_metadata, _set_trace = (
     vars(Variable)[slot].__set__ for slot in ("_value", "_metadata", "_trace")
 )
@@ -488,11 +500,8 @@ def _register(kind: type[Variable[Any]]) -> None:
     """Makes a class of Variables known to JAX as a pytree node."""
 
     def unflatten(metadata: Metadata, children: Iterable[Any]) -> Variable[Any]:
-        (value,) = children
-        if metadata.by_reference:
-            hijax.check_not_differentiated(value, kind)
-            value = jax.tree.map(hijax.hold_array, value)
-        return new_variable(kind, value, metadata)
+        (stored,) = children
+        return rebuilt_variable(kind, stored, metadata)
 
     kind._no_metadata = Metadata(kind, {})
     jax.tree_util.register_pytree_with_keys(kind, _flatten_with_key, unflatten, _flatten)

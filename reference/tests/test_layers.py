@@ -1,4 +1,4 @@
-"""Linear."""
+"""Linear, BatchNorm, Dropout."""
 
 import jax
 import jax.numpy as jnp
@@ -56,3 +56,106 @@ def test_the_dtype_is_promoted_or_given(options, x, result):
     linear = nnx.Linear(2, 3, rngs=nnx.Rngs(0), **options)
     assert linear(jnp.ones((1, 2), x)).dtype == result
     assert linear.kernel.dtype == options.get("param_dtype", jnp.float32)
+
+
+class TestBatchNorm:
+    x = jnp.array([[1.0, 10.0], [3.0, 30.0]])
+
+    def test_parameters_are_drawn_from_params_in_order(self):
+        rngs, init = nnx.Rngs(0, params=1), jax.nn.initializers.normal()
+        layer = nnx.BatchNorm(
+            2, scale_init=init, bias_init=init, scale_metadata={"note": "a"}, rngs=rngs
+        )
+        keys = [jax.random.fold_in(jax.random.key(1), n) for n in range(2)]
+        assert jnp.array_equal(layer.scale[...], init(keys[0], (2,)))
+        assert jnp.array_equal(layer.bias[...], init(keys[1], (2,)))
+        assert layer.scale.note == "a"
+        assert (layer.mean[...].tolist(), layer.var[...].tolist()) == ([0, 0], [1, 1])
+
+    @pytest.mark.parametrize("fast", [True, False])
+    def test_training(self, fast):
+        layer = nnx.BatchNorm(
+            2, momentum=0.75, epsilon=0.0, use_fast_variance=fast, rngs=nnx.Rngs(0)
+        )
+        layer.scale[...] = jnp.array([2.0, 3.0])
+        layer.bias[...] = jnp.array([1.0, 0.0])
+        assert jnp.allclose(layer(self.x), jnp.array([[-1.0, -3.0], [3.0, 3.0]]), rtol=1e-6)
+        assert jnp.allclose(layer.mean[...], jnp.array([0.5, 5.0]))
+        assert jnp.allclose(layer.var[...], jnp.array([1.0, 25.75]))
+
+    def test_running_averages(self):
+        layer = nnx.BatchNorm(
+            2, epsilon=0.25, use_running_average=True, use_bias=False, use_scale=False,
+            rngs=nnx.Rngs(0),
+        )  # fmt: skip
+        layer.mean[...] = jnp.array([1.0, 2.0])
+        layer.var[...] = jnp.array([3.75, 0.75])
+        assert layer(self.x).tolist() == [[0, 8], [1, 28]]
+        assert layer.mean[...].tolist() == [1, 2]
+        assert not jnp.array_equal(layer(self.x, use_running_average=False), layer(self.x))
+
+    def test_axes_and_mask(self):
+        layer = nnx.BatchNorm(2, axis=0, momentum=0.0, rngs=nnx.Rngs(0))
+        layer(self.x, mask=jnp.array([[True, True], [True, False]]))
+        assert layer.mean[...].tolist() == [5.5, 3]
+        assert layer.var[...].tolist() == [20.25, 0]
+
+    def test_over_a_mapped_axis(self):
+        layer = nnx.BatchNorm(2, momentum=0.0, axis_name="batch", rngs=nnx.Rngs(0))
+        y, mean = jax.vmap(
+            lambda layer, x: (layer(x), layer.mean[...]), axis_name="batch", in_axes=(None, 0)
+        )(layer, self.x[:, None])
+        assert mean.tolist() == [[2, 20], [2, 20]]
+        assert jnp.allclose(y[:, 0], jnp.array([[-1.0, -1.0], [1.0, 1.0]]), atol=1e-4)
+
+    def test_statistics_are_in_float32(self):
+        layer = nnx.BatchNorm(2, dtype=jnp.bfloat16, momentum=0.0, rngs=nnx.Rngs(0))
+        assert layer(self.x.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+        assert (layer.mean.dtype, layer.mean[...].tolist()) == (jnp.float32, [2, 20])
+
+    def test_the_mode_is_needed(self):
+        layer = nnx.BatchNorm(2, use_running_average=None, rngs=nnx.Rngs(0))
+        with pytest.raises(ValueError, match="BatchNorm has to know use_running_average"):
+            layer(self.x)
+        assert nnx.view(layer, use_running_average=True)(self.x).shape == (2, 2)
+
+
+class TestDropout:
+    def test_it_draws_from_a_stream_of_its_own(self):
+        rngs = nnx.Rngs(0, dropout=1)
+        layer = nnx.Dropout(0.25, rngs=rngs)
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(1), 0), 0)
+        kept = jax.random.bernoulli(key, 0.75, (100,))
+        assert jnp.array_equal(layer(jnp.full(100, 3.0)), jnp.where(kept, 4.0, 0.0))
+        assert (rngs.dropout.count[...], layer.rngs.count[...]) == (1, 1)
+
+    def test_what_the_call_brings_is_used(self):
+        layer, x = nnx.Dropout(0.5), jnp.ones(100)
+        results = [layer(x, rngs=one) for one in (nnx.Rngs(dropout=2), nnx.Rngs(2).default)]
+        key = jax.random.fold_in(jax.random.key(2), 0)
+        assert all(jnp.array_equal(one, layer(x, rngs=key)) for one in results)
+
+    def test_broadcast_dims(self):
+        y = nnx.Dropout(0.5, broadcast_dims=(0,), rngs=nnx.Rngs(0))(jnp.ones((3, 50)))
+        assert jnp.array_equal(y[0], y[1])
+        assert {*y[0].tolist()} == {0, 2}
+
+    @pytest.mark.parametrize(("rate", "kept"), [(0.0, 1), (1.0, 0)])
+    def test_extreme_rates_draw_nothing(self, rate, kept):
+        layer = nnx.Dropout(rate, rngs=nnx.Rngs(0))
+        assert layer(jnp.ones(3)).tolist() == [kept] * 3
+        assert layer.rngs.count[...] == 0
+
+    def test_modes(self):
+        layer = nnx.Dropout(0.5, deterministic=True)
+        assert layer(jnp.ones(3)).tolist() == [1, 1, 1]
+        with pytest.raises(ValueError, match="a Dropout that drops needs random numbers"):
+            layer(jnp.ones(3), deterministic=False)
+        with pytest.raises(ValueError, match="Dropout has to know deterministic"):
+            nnx.Dropout(0.5, deterministic=None)(jnp.ones(3))
+        assert nnx.view(layer, deterministic=False).deterministic is False
+        assert nnx.Dropout(0.5, rngs=nnx.Rngs(0))(jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_activations_are_those_of_jax():
+    assert (nnx.gelu, nnx.relu) == (jax.nn.gelu, jax.nn.relu)

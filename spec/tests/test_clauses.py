@@ -48,7 +48,8 @@ def test_a_clause_has_a_test_that_takes_the_target(id):
         assert tests, f"{test.__qualname__} has no test method"
     for test in tests:
         test = getattr(test, "hypothesis", test) and inspect.unwrap(test)
-        assert "nnx" in inspect.signature(test).parameters, test.__qualname__
+        parameters = inspect.signature(test).parameters
+        assert {"nnx", "run_in_new_process"} & parameters.keys(), test.__qualname__
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,17 @@ def jit(
 
     Args:
       fun: the function; without it, the result is a decorator.
-      in_shardings, out_shardings: None; others are not supported.
+      in_shardings: None; others are not supported.
+      out_shardings: None; others are not supported.
       static_argnums: the positions of arguments that are not traced; they must be hashable.
       static_argnames: their names.
       donate_argnums: the positions of arguments whose arrays may be overwritten. A Variable that is
         reached from other arguments as well is not donated, nor is an array in an attribute.
       donate_argnames: their names.
-      keep_unused, device, backend, inline: as for `jax.jit`.
+      keep_unused: as for `jax.jit`.
+      device: as for `jax.jit`.
+      backend: as for `jax.jit`.
+      inline: as for `jax.jit`.
       graph: True for graph mode, False for tree mode, None for the default.
       graph_updates: whether changes of structure reach the caller's objects, too; None for the
         default.
@@ -57,16 +61,11 @@ def jit(
       NotImplementedError: shardings are given.
       ValueError: the function has no parameter of a name that is given.
     """
-    if in_shardings is not None or out_shardings is not None:
-        raise NotImplementedError(
-            "nnx.jit takes no in_shardings and out_shardings: place arrays with jax.device_put"
-            " before the call, and constrain them with jax.lax.with_sharding_constraint inside"
-        )
+    _refuse_shardings(in_shardings, out_shardings)
     static = find_places(fun, "static", static_argnums, static_argnames)
     donated = find_places(fun, "donate", donate_argnums, donate_argnames)
-    place = {"device": device, "backend": backend}
-    options = {name: value for name, value in place.items() if value is not None}
-    compiled = _Compiled(fun, donated, keep_unused=keep_unused, inline=inline, **options)
+    options = {"keep_unused": keep_unused, "inline": inline, "device": device, "backend": backend}
+    compiled = _Compiled(fun, donated, **options)
 
     @functools.wraps(fun)
     def jitted(*args: Any, **kwargs: Any) -> Any:
@@ -77,13 +76,22 @@ def jit(
     return jitted
 
 
+def _refuse_shardings(*shardings: Any) -> None:
+    if any(sharding is not None for sharding in shardings):
+        raise NotImplementedError(
+            "nnx.jit takes no in_shardings and out_shardings: place arrays with jax.device_put"
+            " before the call, and constrain them with jax.lax.with_sharding_constraint inside"
+        )
+
+
 class _Compiled:
     """A compiled function of an arguments' structure and values."""
 
     def __init__(self, fun: Callable[..., Any], donated: Places, **options: Any) -> None:
         self.function = unmarked(fun)
         self.donates = bool(donated.numbers or donated.names)
-        self.compiled = jax.jit(self.run, donate_argnums=(1,) if self.donates else (), **options)
+        given = {name: value for name, value in options.items() if value is not None}
+        self.compiled = jax.jit(self.run, donate_argnums=(1,) if self.donates else (), **given)
 
     def call(self, inputs: Inputs, donated: Any) -> Any:
         """Calls the compiled function; `donated` has a flag in the place of each argument."""

@@ -45,7 +45,7 @@ from nnx_reference.nodes import (
     set_child,
 )
 from nnx_reference.pytree import Key, Path, Pytree, key_order
-from nnx_reference.variables import Variable, new_variable, variable_of
+from nnx_reference.variables import Variable, rebuilt_variable, variable_of
 
 MISSING: Any = object()
 """Stands for the function of a transform that is used as a decorator."""
@@ -230,7 +230,7 @@ class Structure:
         """
         count = len(values) - self.graphdef.num_leaves
         leaves = [
-            value if record is None else new_variable(record.kind, value, record.metadata)
+            value if record is None else rebuilt_variable(record.kind, value, record.metadata)
             for record, value in zip(self.graphdef.leaves, values[count:], strict=True)
         ]
         objects = unflatten(self.graphdef, leaves)

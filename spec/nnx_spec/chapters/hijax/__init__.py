@@ -1,0 +1,1 @@
+"""Chapter HJX: hijax Variables."""

@@ -1,0 +1,1 @@
+"""Chapter RNG: random streams, their seeds, draws and forks, and what transforms do to them."""
