@@ -177,6 +177,5 @@ def _verdict(results: Results) -> Text:
         if not results.finished
         else f"{results.total} tests"
     )
-    deviating = len(results.deviations) or "no"
-    ending = "nothing ran" if results.total == 0 else f"{deviating} clause(s) deviate"
+    ending = "nothing ran" if results.total == 0 else _news(results) or "no clause deviating"
     return Text(f"{results.name}: {state}{counts} in {results.seconds:.1f} s, {ending}")
