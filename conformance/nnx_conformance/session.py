@@ -15,6 +15,7 @@ from nnx_conformance.isolation import in_own_thread
 from nnx_conformance.outcomes import Outcome, judge
 from nnx_conformance.plugin import clause_of
 from nnx_conformance.usage import require_known
+from nnx_spec import profiles
 
 SESSION = "nnx-conformance-session"
 """The name under which the plugin registers its Session."""
@@ -103,12 +104,13 @@ class Session:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Leaves out the tests of clauses that are not selected."""
-        selection: str | None = config.getoption("--nnx-select")
-        if selection is None:
-            return
-        names = set(selection.split(","))
-        chosen = [item for item in items if names & names_of(item)]
+        """Leaves out clauses that are not selected, and cases that the profile does not try."""
+        chosen = list(items)
+        if (selection := config.getoption("--nnx-select")) is not None:
+            names = set(selection.split(","))
+            chosen = [item for item in chosen if names & names_of(item)]
+        if not config.getoption("--nnx-fault"):
+            chosen = _tried(config.getoption("--nnx-profile"), chosen)
         if left_out := [item for item in items if item not in set(chosen)]:
             config.hook.pytest_deselected(items=left_out)
             items[:] = chosen
@@ -205,6 +207,15 @@ def parse_features(answers: str | None) -> dict[str, bool]:
     """Reads `hijax.qdd=no,hijax.ref=yes`."""
     pairs = (answer.partition("=") for answer in answers.split(",")) if answers else ()
     return {name: answer == "yes" for name, _, answer in pairs}
+
+
+def _tried(profile: str, items: list[pytest.Item]) -> list[pytest.Item]:
+    """Returns the tests that a profile tries, of each function the cases that it tries."""
+    tables: dict[tuple[pytest.Item | pytest.Collector | None, str], list[pytest.Item]] = {}
+    for item in items:
+        function = getattr(item, "originalname", item.name)
+        tables.setdefault((item.parent, function), []).append(item)
+    return [item for table in tables.values() for item in profiles.cases(profile, table)]
 
 
 def names_of(item: pytest.Item) -> set[str]:

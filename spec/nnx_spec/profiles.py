@@ -1,14 +1,18 @@
-"""Example profiles: on how many generated examples each property is tried.
+"""Profiles: on how many generated examples each property is tried, and on how many cases each test.
 
-`smoke` takes seconds and catches gross breakage; `default` is derandomized, so that a gate never
-flips by itself; `thorough` draws fresh examples on every run and is meant for a nightly job.
+`smoke` takes seconds and catches gross breakage: a few examples, and of a test with many parameters
+a few cases from all over the table. `default` tries every case and is derandomized, so that a gate
+never flips by itself. `thorough` draws fresh examples on every run and is meant for a nightly job.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
+
+Case = TypeVar("Case")
 
 _BUDGETS: dict[str, dict[str, Any]] = {
     "smoke": {"max_examples": 3, "derandomize": True},
@@ -17,6 +21,8 @@ _BUDGETS: dict[str, dict[str, Any]] = {
 }
 
 PROFILES = tuple(_BUDGETS)
+
+_CASES = {"smoke": 1}
 
 _COMMON: dict[str, Any] = {
     "deadline": None,
@@ -46,3 +52,16 @@ def activate(name: str, *, shrink: bool = True) -> None:
         f"nnx-{name}", phases=phases, database=None, **_COMMON, **_BUDGETS[name]
     )
     settings.load_profile(f"nnx-{name}")
+
+
+def cases(name: str, table: Sequence[Case]) -> Sequence[Case]:
+    """Returns the cases of a parametrised test that a profile tries, in order.
+
+    Args:
+      name: one of `PROFILES`.
+      table: all cases of the test.
+    """
+    count = _CASES.get(name, len(table))
+    if count >= len(table):
+        return table
+    return [table[(2 * n + 1) * len(table) // (2 * count)] for n in range(count)]
