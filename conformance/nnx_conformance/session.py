@@ -111,7 +111,8 @@ class Session:
             chosen = [item for item in chosen if names & names_of(item)]
         if not config.getoption("--nnx-fault"):
             chosen = _tried(config.getoption("--nnx-profile"), chosen)
-        if left_out := [item for item in items if item not in set(chosen)]:
+        kept = set(chosen)
+        if left_out := [item for item in items if item not in kept]:
             config.hook.pytest_deselected(items=left_out)
             items[:] = chosen
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 Case = TypeVar("Case")
 
 _BUDGETS: dict[str, dict[str, Any]] = {
-    "smoke": {"max_examples": 3, "derandomize": True},
+    "smoke": {"max_examples": 2, "derandomize": True},
     "default": {"max_examples": 25, "derandomize": True},
     "thorough": {"max_examples": 500},
 }
