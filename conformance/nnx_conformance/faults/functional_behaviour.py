@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from nnx_conformance.faults import fault
+from nnx_conformance.faults.variables_kept import Loose
 
 
 def _variables(nnx: Any, node: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -276,21 +277,6 @@ def trees_share_nothing_between_members(nnx: Any, patch: pytest.MonkeyPatch) -> 
     patch.setattr(nnx, "from_tree", by_member(nnx.from_tree))
 
 
-class _Interchangeable(str):
-    """A text that equals any other of its kind."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, str)
-
-    def __ne__(self, other: object) -> bool:
-        return not isinstance(other, str)
-
-    def __hash__(self) -> int:
-        return 0
-
-
 @fault(breaks="GRF-023")
 def structure_ignores_the_tag(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """States of Variables whose metadata `tag` differs have equal structure."""
@@ -300,7 +286,7 @@ def structure_ignores_the_tag(nnx: Any, patch: pytest.MonkeyPatch) -> None:
         found = original(node, *filters, **options)
         for _, leaf in _leaves(nnx, found) if not filters else ():
             if isinstance(leaf, nnx.Variable) and isinstance(leaf.get_metadata().get("tag"), str):
-                leaf.set_metadata(tag=_Interchangeable(leaf.get_metadata()["tag"]))
+                leaf.set_metadata(tag=Loose(leaf.get_metadata()["tag"]))
         return found
 
     patch.setattr(nnx, "state", state)
