@@ -39,7 +39,7 @@ def results_of():
         if key not in known:
             with pytest.MonkeyPatch.context() as patch:
                 patch.chdir(MINIATURES)
-                given = running.Options(spec=SMALL_SPEC, profile="smoke", **options)
+                given = running.Options(spec=SMALL_SPEC, **options)
                 known[key] = running.run(name, given, lambda results: None)
         return known[key]
 

@@ -20,7 +20,7 @@ from nnx_conformance.cli import main
 def run(monkeypatch, miniatures, small_spec):
     """Runs the small specification from the folder of the miniature targets."""
     monkeypatch.chdir(miniatures)
-    return lambda *argv: main(["run", *argv, "--profile", "smoke", "--jobs", "1"], spec=small_spec)
+    return lambda *argv: main(["run", *argv, "--jobs", "1"], spec=small_spec)
 
 
 class TestRun:
@@ -88,7 +88,7 @@ def test_an_interrupted_run_reports_what_it_has(tmp_path, miniatures, small_spec
         "import pathlib, sys; from nnx_conformance.cli import main;"
         "sys.exit(main(sys.argv[2:], spec=pathlib.Path(sys.argv[1])))"
     )
-    argv = ["run", "endless", "--profile", "smoke", "--jobs", "1", "--json", str(path)]
+    argv = ["run", "endless", "--jobs", "1", "--json", str(path)]
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", code, str(small_spec), *argv],
         cwd=miniatures,

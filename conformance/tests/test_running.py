@@ -78,6 +78,11 @@ def test_a_property_reports_its_smallest_failing_example(results_of):
     assert examples["test_large"] is None
 
 
+def test_smoke_tries_one_case_of_a_parametrised_test(results_of):
+    failures = results_of("lacking", profile="smoke").clauses["VAR-001"].failures
+    assert [failure["example"] for failure in failures] == ["1"]
+
+
 def test_a_parametrised_test_reports_its_parameters(results_of):
     failures = results_of("lacking").clauses["VAR-001"].failures
     assert [failure["example"] for failure in failures] == ["0", "1", "12"]
