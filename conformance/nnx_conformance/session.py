@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from typing import Any
 
@@ -92,6 +93,7 @@ class Session:
     def pytest_unconfigure(self) -> None:
         """Takes the fault out again."""
         self.patch.undo()
+        gc.unfreeze()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -117,7 +119,12 @@ class Session:
             items[:] = chosen
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Tells which clauses will be tested, and by which tests."""
+        """Tells which clauses will be tested, and by which tests.
+
+        What has been imported by now is set aside from garbage collection, which hypothesis runs
+        in full for every property.
+        """
+        gc.freeze()
         if not (self.leads and self.events):
             return
         from nnx_spec.clauses import REGISTRY
