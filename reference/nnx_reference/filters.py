@@ -131,8 +131,8 @@ class PathContains:
 
 
 @dataclass(frozen=True, init=False)
-class Any:
-    """Selects what at least one of its filters selects; nothing, if it has none.
+class _Combination:
+    """Several filters in one.
 
     Attributes:
       predicates: the filters, converted.
@@ -147,29 +147,18 @@ class Any:
           TypeError: one of them is no filter.
         """
         object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
+
+
+class Any(_Combination):
+    """Selects what at least one of its filters selects; nothing, if it has none."""
 
     def __call__(self, path: Path, value: typing.Any) -> bool:
         """Tells whether the value is selected."""
         return any(predicate(path, value) for predicate in self.predicates)
 
 
-@dataclass(frozen=True, init=False)
-class All:
-    """Selects what all of its filters select; everything, if it has none.
-
-    Attributes:
-      predicates: the filters, converted.
-    """
-
-    predicates: tuple[Predicate, ...]
-
-    def __init__(self, *filters: Filter) -> None:
-        """Combines filters.
-
-        Raises:
-          TypeError: one of them is no filter.
-        """
-        object.__setattr__(self, "predicates", tuple(map(to_predicate, filters)))
+class All(_Combination):
+    """Selects what all of its filters select; everything, if it has none."""
 
     def __call__(self, path: Path, value: typing.Any) -> bool:
         """Tells whether the value is selected."""
