@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import pytest
+
+DEVICES = 8
+"""On how many devices of a CPU the clauses run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +52,7 @@ def _wake(config: pytest.Config) -> None:
     from nnx_conformance.usage import UsageError, require_known
     from nnx_spec import profiles
 
+    _ask_for_devices()
     profile, shrink = config.getoption("--nnx-profile"), not config.getoption("--nnx-no-shrink")
     try:
         require_known("profile", [profile], profiles.PROFILES)
@@ -59,15 +64,34 @@ def _wake(config: pytest.Config) -> None:
     config.pluginmanager.register(fixtures)
 
 
+def _ask_for_devices() -> None:
+    """Makes JAX simulate several devices on a CPU, unless it has been told or runs already."""
+    import jax
+
+    with contextlib.suppress(RuntimeError):
+        if jax.config.jax_num_cpu_devices == -1:
+            jax.config.update("jax_num_cpu_devices", DEVICES)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuses to run clauses without a target."""
-    if not config.getoption("--nnx-target") and any(map(clause_of, items)):
+    if not config.getoption("--nnx-target") and any(map(clauses_of, items)):
         raise pytest.UsageError(
             "these tests need a target: give --nnx-target, such as --nnx-target flax"
         )
 
 
-def clause_of(item: pytest.Item) -> str | None:
-    """Returns the id of the clause that a test decides."""
+def clauses_of(item: pytest.Item) -> list[str]:
+    """Returns the ids of the clauses that a test decides, the one that it is part of first."""
     marker = item.get_closest_marker("clause")
-    return str(marker.args[0]) if marker else None
+    if marker is None:
+        return []
+    from nnx_spec.clauses import REGISTRY
+
+    return REGISTRY.decided_by(str(marker.args[0]), parameters_of(item) or "")
+
+
+def parameters_of(item: pytest.Item) -> str | None:
+    """Returns the parameters of a parametrised test as its id spells them."""
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.id) if callspec is not None else None

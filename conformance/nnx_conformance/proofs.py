@@ -19,7 +19,7 @@ import os
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ import pytest
 
 from nnx_conformance import faults, rendering, running
 from nnx_conformance.outcomes import Outcome, join
-from nnx_conformance.plugin import clause_of
+from nnx_conformance.plugin import clauses_of
 from nnx_conformance.usage import UsageError, require_known
 
 
@@ -40,13 +40,13 @@ class Trial:
 
     Attributes:
       fault: the fault's name.
-      tests: where each clause's test is, by the clause's id; None for a clause without one.
+      tests: where each clause's tests are, by the clause's id; empty for a clause without any.
       target: the target in which it is planted.
       profile: on how many examples properties are tried.
     """
 
     fault: str | None
-    tests: Mapping[str, str | None]
+    tests: Mapping[str, Sequence[str]]
     target: str
     profile: str = "smoke"
 
@@ -62,7 +62,7 @@ class Finding:
     @property
     def survivors(self) -> list[str]:
         """The clauses that have tests and were not broken by a fault that should have."""
-        tested = [id for id, test in self.trial.tests.items() if test is not None]
+        tested = [id for id, tests in self.trial.tests.items() if tests]
         harmless = self.trial.fault is None or self.trouble is not None
         return [] if harmless else [id for id in tested if not self.breaks(id)]
 
@@ -75,9 +75,9 @@ class Finding:
         if self.trouble is not None:
             yield f"{self.trial.fault or 'no fault'}: {self.trouble}"
             return
-        for id, test in self.trial.tests.items():
+        for id, tests in self.trial.tests.items():
             outcome = self.outcomes.get(id)
-            if test is None or outcome is None:
+            if not tests or outcome is None:
                 yield f"{self.trial.fault or 'no fault'}: {id} has no tests"
             elif self.trial.fault is None and outcome in (Outcome.FAIL, Outcome.ERROR):
                 yield f"{id} does not hold without a fault either ({outcome.value})"
@@ -98,15 +98,18 @@ class Jury:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Skips the tests of a clause that is broken already."""
-        if Outcome.FAIL in self.outcomes[clause_of(item) or ""]:
+        """Skips the tests of clauses that are broken already."""
+        if not self._undecided(clauses_of(item)):
             pytest.skip("broken already")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes a verdict."""
-        verdict = getattr(report, "nnx", None)
-        if verdict and Outcome.FAIL not in self.outcomes[verdict["clause"]]:
-            self.outcomes[verdict["clause"]].append(Outcome(verdict["outcome"]))
+        verdict = getattr(report, "nnx", None) or {"clauses": []}
+        for id in self._undecided(verdict["clauses"]):
+            self.outcomes[id].append(Outcome(verdict["outcome"]))
+
+    def _undecided(self, ids: Iterable[str]) -> list[str]:
+        return [id for id in ids if Outcome.FAIL not in self.outcomes.get(id, [Outcome.FAIL])]
 
     def pytest_runtest_logfinish(self) -> None:
         """Ends the session if there is nothing left to decide."""
@@ -124,12 +127,13 @@ class Jury:
 
 def attempt(trial: Trial) -> Finding:
     """Runs a trial in this process."""
-    tests = {id: test for id, test in trial.tests.items() if test is not None}
+    tests = {id: where for id, where in trial.tests.items() if where}
     if not tests:
         return Finding(trial, {})
     options = running.Options(select=list(tests), profile=trial.profile)
     arguments = running.arguments(trial.target, options)
-    arguments += ["-q", "--nnx-no-shrink", "-p", "no:unraisableexception", *tests.values()]
+    arguments += ["-q", "--nnx-no-shrink", "-p", "no:unraisableexception"]
+    arguments += dict.fromkeys(test for where in tests.values() for test in where)
     if trial.fault:
         arguments += ["--nnx-fault", trial.fault]
     jury, output = Jury(tests), io.StringIO()
@@ -186,18 +190,28 @@ def _prepare(folder: str) -> None:
 
 
 def plan(names: Iterable[str], target: str) -> list[Trial]:
-    """Returns the trials for faults, and first those that show that the clauses hold without."""
+    """Returns the trials for faults, and first those that show that the clauses hold without.
+
+    A clause that gathers others' tests is tried on those of the clauses that the fault also breaks.
+    """
     import nnx_spec
 
     known = faults.load()
     planted = [known[name] for name in names]
-    where = {id: location(clause.test) for id, clause in nnx_spec.load().items()}
+    clauses = nnx_spec.load()
+    where = {id: location(clause.test) for id, clause in clauses.items() if not clause.gathers}
     modules: dict[str, set[str]] = defaultdict(set)
     for id in {id for fault in planted for id in fault.breaks} & where.keys():
         modules[where[id].partition("::")[0]].add(id)
 
-    def trial(fault: str | None, ids: Iterable[str]) -> Trial:
-        return Trial(fault, {id: where.get(id) for id in ids}, target)
+    def tests(id: str, ids: Collection[str]) -> list[str]:
+        clause = clauses.get(id)
+        if clause is None or not clause.gathers:
+            return [where[id]] if id in where else []
+        return [where[other] for other in ids if clause.gathers.chapter == other.split("-")[0]]
+
+    def trial(fault: str | None, ids: Collection[str]) -> Trial:
+        return Trial(fault, {id: tests(id, ids) for id in ids}, target)
 
     healthy = [trial(None, sorted(ids)) for _, ids in sorted(modules.items())]
     return healthy + [trial(fault.name, fault.breaks) for fault in planted]

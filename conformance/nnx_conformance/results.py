@@ -78,20 +78,20 @@ class Results:
     finished: bool = False
     interrupted: bool = False
     seconds: float = 0.0
-    _clause_of: dict[str, str] = field(default_factory=dict, repr=False)
+    _clauses_of: dict[str, list[str]] = field(default_factory=dict, repr=False)
 
     @property
     def total(self) -> int:
         """The number of tests."""
-        return len(self._clause_of)
+        return len(self._clauses_of)
 
     @property
     def done(self) -> int:
         """The number of tests that have an outcome."""
-        outcomes = (
-            outcome for clause in self.clauses.values() for outcome in clause.tests.values()
+        return sum(
+            self.clauses[ids[0]].tests[test] is not Outcome.UNFINISHED
+            for test, ids in self._clauses_of.items()
         )
-        return sum(outcome is not Outcome.UNFINISHED for outcome in outcomes)
 
     @property
     def deviations(self) -> list[ClauseResult]:
@@ -137,21 +137,20 @@ class Results:
         for clause in clauses:
             tests = dict.fromkeys(clause["tests"], Outcome.UNFINISHED)
             self.clauses[clause["id"]] = ClauseResult(**{**clause, "tests": tests})
-            self._clause_of.update(dict.fromkeys(tests, clause["id"]))
+            for test in tests:
+                self._clauses_of.setdefault(test, []).append(clause["id"])
 
     def _record(self, event: Event) -> None:
         test, outcome = event["test"], Outcome(event["outcome"])
-        id = self._clause_of.get(test)
-        if id is None:
-            if outcome is not Outcome.PASS:
-                self.errors.append(f"{test}, which decides no clause: {outcome.value}")
-            return
-        clause = self.clauses[id]
-        known = clause.tests[test]
-        clause.tests[test] = outcome if known is Outcome.UNFINISHED else join([known, outcome])
-        clause.reason = event.get("reason", clause.reason)
-        if "failure" in event:
-            clause.failures.append({"outcome": outcome.value, **event["failure"]})
+        ids = self._clauses_of.get(test, [])
+        if not ids and outcome is not Outcome.PASS:
+            self.errors.append(f"{test}, which decides no clause: {outcome.value}")
+        for clause in map(self.clauses.__getitem__, ids):
+            known = clause.tests[test]
+            clause.tests[test] = outcome if known is Outcome.UNFINISHED else join([known, outcome])
+            clause.reason = event.get("reason", clause.reason)
+            if "failure" in event:
+                clause.failures.append({"outcome": outcome.value, **event["failure"]})
 
 
 def _simplicity(failure: dict[str, Any]) -> tuple[bool, int]:

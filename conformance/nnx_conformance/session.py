@@ -14,7 +14,7 @@ from nnx_conformance.failures import failure
 from nnx_conformance.features import probe
 from nnx_conformance.isolation import in_own_thread
 from nnx_conformance.outcomes import Outcome, judge
-from nnx_conformance.plugin import clause_of
+from nnx_conformance.plugin import clauses_of, parameters_of
 from nnx_conformance.usage import require_known
 from nnx_spec import profiles
 
@@ -45,8 +45,14 @@ class Session:
         self.worker: str | None = getattr(config, "workerinput", {}).get("workerid")
         self.controls = bool(config.getoption("numprocesses", None))
         self.leads = self.worker == "gw0" or (self.worker is None and not self.controls)
+        selection: str | None = config.getoption("--nnx-select")
+        self.selection = None if selection is None else set(selection.split(","))
         if self.fault:
             require_known("fault", [self.fault], faults.load())
+
+    def selects(self, id: str) -> bool:
+        """Tells whether a clause, or its chapter, is among those to be tested."""
+        return self.selection is None or bool(self.selection & {id, id.split("-")[0]})
 
     def emit(self, event: str, **data: Any) -> None:
         """Tells whoever follows the session, if anybody does."""
@@ -108,9 +114,8 @@ class Session:
     ) -> None:
         """Leaves out clauses that are not selected, and cases that the profile does not try."""
         chosen = list(items)
-        if (selection := config.getoption("--nnx-select")) is not None:
-            names = set(selection.split(","))
-            chosen = [item for item in chosen if names & names_of(item)]
+        if self.selection is not None:
+            chosen = [item for item in chosen if any(map(self.selects, clauses_of(item)))]
         if not config.getoption("--nnx-fault"):
             chosen = _tried(config.getoption("--nnx-profile"), chosen)
         kept = set(chosen)
@@ -132,7 +137,7 @@ class Session:
 
         tests: dict[str, list[str]] = {}
         for item in session.items:
-            if id := clause_of(item):
+            for id in filter(self.selects, clauses_of(item)):
                 tests.setdefault(id, []).append(item.nodeid)
         clauses = [
             {
@@ -159,7 +164,7 @@ class Session:
         """Leaves a clause out whose needs the target does not meet."""
         from nnx_spec.clauses import REGISTRY
 
-        clause = REGISTRY.get(clause_of(item) or "")
+        clause = REGISTRY.get(next(iter(clauses_of(item)), ""))
         if clause is None or not clause.needs:
             return
         if self.features is None:
@@ -226,17 +231,11 @@ def _tried(profile: str, items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for table in tables.values() for item in profiles.cases(profile, table)]
 
 
-def names_of(item: pytest.Item) -> set[str]:
-    """Returns the names by which a test can be selected: its clause and the clause's chapter."""
-    id = clause_of(item)
-    return {id, id.split("-")[0]} if id else set()
-
-
 def verdict(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> dict[str, Any]:
     """Judges a phase of a test; the result consists of plain JSON values."""
-    given: dict[str, Any] = {"clause": clause_of(item), "outcome": Outcome.PASS.value}
+    given: dict[str, Any] = {"clauses": clauses_of(item), "outcome": Outcome.PASS.value}
     if call.excinfo is None:
         return given
     error = call.excinfo.value
@@ -258,13 +257,7 @@ def crash_verdict(report: pytest.TestReport) -> dict[str, Any]:
         "error": "the interpreter died while it ran this test",
         "traceback": report.longreprtext,
     }
-    return {"clause": None, "outcome": Outcome.ERROR.value, "failure": told}
-
-
-def parameters_of(item: pytest.Item) -> str | None:
-    """Returns the parameters of a parametrised test as its id spells them."""
-    callspec = getattr(item, "callspec", None)
-    return str(callspec.id) if callspec is not None else None
+    return {"clauses": [], "outcome": Outcome.ERROR.value, "failure": told}
 
 
 def last_line(text: str) -> str:

@@ -81,7 +81,7 @@ def tested(name, outcome, **more):
     return {
         "event": "test",
         "test": name,
-        "clause": None,
+        "clauses": [],
         "seconds": 0.1,
         "outcome": outcome,
         **more,

@@ -16,6 +16,28 @@ target as the fixture `nnx`.
     chapters/       the clauses themselves, a folder for each chapter
 """
 
-from nnx_spec.clauses import MAY, MUST, SHOULD, Clause, ClauseError, Level, Registry, clause, load
+from nnx_spec.clauses import (
+    MAY,
+    MUST,
+    SHOULD,
+    Clause,
+    ClauseError,
+    Gathering,
+    Level,
+    Registry,
+    clause,
+    load,
+)
 
-__all__ = ["MAY", "MUST", "SHOULD", "Clause", "ClauseError", "Level", "Registry", "clause", "load"]
+__all__ = [
+    "MAY",
+    "MUST",
+    "SHOULD",
+    "Clause",
+    "ClauseError",
+    "Gathering",
+    "Level",
+    "Registry",
+    "clause",
+    "load",
+]

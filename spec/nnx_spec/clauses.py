@@ -37,6 +37,24 @@ MUST, SHOULD, MAY = Level.MUST, Level.SHOULD, Level.MAY
 
 
 @dataclass(frozen=True)
+class Gathering:
+    """Cases of other clauses' tests that decide a clause together.
+
+    Attributes:
+      chapter: the letters of the chapter whose clauses they belong to.
+      cases: the ids of the parameters that mark them.
+    """
+
+    chapter: str
+    cases: frozenset[str]
+
+    def takes(self, id: str, case: str) -> bool:
+        """Tells whether a clause's test with parameters such as `tree-mode-jit` is among them."""
+        marked = any(f"-{name}-" in f"-{case}-" for name in self.cases)
+        return marked and id.split("-")[0] == self.chapter
+
+
+@dataclass(frozen=True)
 class Clause:
     """One rule of the specification.
 
@@ -49,7 +67,8 @@ class Clause:
       since: the first edition that has the clause.
       until: the last edition that has it, or None.
       rule: the normative text; its first paragraph is the rule in one sentence.
-      test: the test function or class that decides it.
+      test: the test function or class that decides it; for a clause that gathers, what states it.
+      gathers: the cases of other clauses' tests that decide it; None for a clause with its own.
     """
 
     id: str
@@ -60,6 +79,7 @@ class Clause:
     until: int | None
     rule: str
     test: Callable[..., Any]
+    gathers: Gathering | None = None
 
     @property
     def chapter(self) -> str:
@@ -110,6 +130,16 @@ class Registry(Mapping[str, Clause]):
             )
         self._clauses[clause.id] = clause
 
+    def decided_by(self, id: str, case: str) -> list[str]:
+        """Lists the clauses that a test decides: its own, and those that gather it.
+
+        Args:
+          id: the clause that the test is part of.
+          case: the test's parameters, as pytest spells them: `tree-mode-jit`.
+        """
+        others = [(clause.id, clause.gathers) for clause in self._clauses.values()]
+        return [id, *(name for name, cases in others if cases and cases.takes(id, case))]
+
 
 REGISTRY = Registry()
 
@@ -122,6 +152,7 @@ def clause(
     needs: Iterable[str] = (),
     since: int = 1,
     until: int | None = None,
+    gathers: Gathering | None = None,
     registry: Registry = REGISTRY,
 ) -> Callable[[Test], Test]:
     """States that the decorated test function, or class of them, decides a clause.
@@ -148,7 +179,7 @@ def clause(
                     f"clause {id} needs the unknown feature {', '.join(sorted(unknown))}"
                 )
         rule = inspect.cleandoc(test.__doc__)
-        registry.add(Clause(id, level, source, frozenset(needs), since, until, rule, test))
+        registry.add(Clause(id, level, source, frozenset(needs), since, until, rule, test, gathers))
         return pytest.mark.clause(id)(test)
 
     return state

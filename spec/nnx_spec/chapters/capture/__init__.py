@@ -1,0 +1,1 @@
+"""Chapter CAP: sow, perturb and capture."""

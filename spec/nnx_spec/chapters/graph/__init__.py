@@ -1,0 +1,1 @@
+"""Chapter GRA: graph mode and graph updates."""

@@ -1,0 +1,1 @@
+"""Chapter TREE: tree mode, in which nothing is shared and only Variables change."""
