@@ -69,7 +69,7 @@ def _ask_for_devices() -> None:
     import jax
 
     with contextlib.suppress(RuntimeError):
-        if jax.config.jax_num_cpu_devices == -1:
+        if jax.config.values["jax_num_cpu_devices"] == -1:
             jax.config.update("jax_num_cpu_devices", DEVICES)
 
 

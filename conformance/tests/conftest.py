@@ -165,3 +165,15 @@ def made_up():
         of=close,
         failed=failed,
     )
+
+
+@pytest.fixture
+def gathered():
+    """A run in which one test decides two clauses."""
+    return happened(
+        TARGET,
+        collection(TRX_001=("MUST", ["a", "b"]), TREE_011=("MUST", ["a"])),
+        failed("a"),
+        tested("b", "pass"),
+        FINISH,
+    )

@@ -88,6 +88,13 @@ def test_a_teardown_that_breaks_is_not_hidden_by_the_pass_before(made_up):
     assert made_up.broken.clauses["VAR-001"].outcome is Outcome.ERROR
 
 
+def test_one_test_may_decide_several_clauses(gathered):
+    assert (gathered.total, gathered.done) == (2, 2)
+    outcomes = {id: clause.outcome.value for id, clause in gathered.clauses.items()}
+    assert outcomes == {"TRX-001": "fail", "TREE-011": "fail"}
+    assert len(gathered.clauses["TREE-011"].failures) == 1
+
+
 def test_what_decides_no_clause_is_an_error_of_the_run(made_up):
     assert made_up.broken.errors == [
         "test_it.py cannot be collected: SyntaxError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -34,6 +35,17 @@ def python_calls(call: Callable[[], Any]) -> int:
     finally:
         sys.setprofile(before)
     return count - 1
+
+
+def arrays_kept(call: Callable[[], Any], times: int) -> int:
+    """Counts the arrays that are alive after so many calls, and were not after the first."""
+    call()
+    gc.collect()
+    before = len(jax.live_arrays())
+    for _ in range(times):
+        call()
+    gc.collect()
+    return len(jax.live_arrays()) - before
 
 
 def leaves(tree: Any) -> int:

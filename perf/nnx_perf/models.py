@@ -63,3 +63,8 @@ def model(nnx: Any, plain: dict[str, Any]) -> Any:
     """Builds the target's model of a plain tree: the same arrays, each in a Variable."""
     *_, cls = classes(nnx)
     return cls(plain)
+
+
+def layers(model: Any) -> list[Any]:
+    """Lists the Layers of a model in order."""
+    return [getattr(block, name) for block in model.blocks for name in LAYERS]

@@ -10,6 +10,7 @@ what it times then is of no interest, and the samples of the contestants stand i
     repeats                calls in a sample, by contestant
     ratios                 by target: median, and the ends of its 95% interval, against the floor
     python_calls           by contestant
+    arrays_kept            by contestant, in benchmarks that count them
     errors                 by target that failed: the error
 
 Load it with `-p nnx_perf.plugin`; all options of pytest-benchmark apply.
@@ -111,12 +112,13 @@ class Contest:
         self._benchmark = benchmark
         self._rounds = rounds
 
-    def run(self, prepare: Callable[[Any], Call], floor: Call) -> None:
+    def run(self, prepare: Callable[[Any], Call], floor: Call, *, steps: int = 0) -> None:
         """Takes the samples and counts, and puts them into the benchmark's `extra_info`.
 
         Args:
           prepare: makes the call to measure on a target.
           floor: the call that sets the floor.
+          steps: after how many calls it is counted which arrays they have left; 0 for not at all.
 
         Raises:
           pytest.fail.Exception: some target failed; the others are measured all the same.
@@ -132,6 +134,11 @@ class Contest:
         self._benchmark.extra_info["python_calls"] = {
             name: counters.python_calls(call) for name, call in calls.items()
         }
+        self._benchmark.extra_info["arrays_kept"] = (
+            {name: counters.arrays_kept(call, steps) for name, call in calls.items()}
+            if steps
+            else {}
+        )
         sampler = Sampler(calls)
         self._benchmark.pedantic(sampler.round, rounds=self._rounds)
         self._record(sampler, errors)

@@ -26,6 +26,7 @@ class Row:
       floor: the floor's median, in seconds.
       ratios: by target, how many times as long as the floor; a target that failed has none.
       calls: by contestant, the number of Python calls.
+      kept: by contestant, the number of arrays that many calls have left, if it was counted.
       errors: by target that failed, the error.
     """
 
@@ -34,6 +35,7 @@ class Row:
     floor: float
     ratios: dict[str, Ratio]
     calls: dict[str, int]
+    kept: dict[str, int]
     errors: dict[str, str]
 
 
@@ -57,30 +59,35 @@ def _row(info: dict[str, Any]) -> Row:
         floor=statistics.median(info["seconds"][FLOOR]),
         ratios={name: Ratio(**figures) for name, figures in info["ratios"].items()},
         calls=info["python_calls"],
+        kept=info["arrays_kept"],
         errors=info["errors"],
     )
 
 
 def table(rows: Sequence[Row], targets: Sequence[str]) -> Table:
-    """Lays out benchmarks: a line each with the floor, and each target's ratio and Python calls."""
-    made = Table(title="Times the floor: median and 95% interval; Python calls")
+    """Lays out benchmarks: a line each with the floor, and each target's ratio and counts."""
+    counted = any(row.kept for row in rows)
+    title = "Times the floor: median and 95% interval; Python calls"
+    made = Table(title=title + ("; arrays kept" if counted else ""))
     made.add_column("operation", no_wrap=True)
-    numbers = ["Variables", "floor, us"] + [head for name in targets for head in (name, "calls")]
+    heads = ("calls", "kept") if counted else ("calls",)
+    numbers = ["Variables", "floor, us"] + [head for name in targets for head in (name, *heads)]
     for head in numbers:
         made.add_column(head, justify="right", no_wrap=True)
     for row in sorted(rows, key=lambda row: row.size):
-        cells = [cell for name in targets for cell in _cells(row, name)]
+        cells = [cell for name in targets for cell in _cells(row, name)[: len(heads) + 1]]
         made.add_row(row.operation, str(row.size), figure(row.floor * 1e6), *cells)
     return made
 
 
-def _cells(row: Row, target: str) -> tuple[str, str]:
-    """Returns a target's two cells of a line."""
+def _cells(row: Row, target: str) -> tuple[str, str, str]:
+    """Returns a target's cells of a line."""
     if target not in row.ratios:
-        return "failed", "-"
+        return "failed", "-", "-"
     found = row.ratios[target]
     interval = f"[{figure(found.low)}, {figure(found.high)}]"
-    return f"{figure(found.median)} {interval}", str(row.calls[target])
+    kept = str(row.kept[target]) if target in row.kept else ""
+    return f"{figure(found.median)} {interval}", str(row.calls[target]), kept
 
 
 def figure(value: float) -> str:

@@ -24,12 +24,15 @@ Read it in this order; each module says at its top what its idea is.
     trees.py          to_tree and from_tree.
     caching.py        cached_partial.
     configuration.py  The defaults of graph=, graph_updates= and of new Variables.
+    capturing.py      sow, perturb, capture: what Modules record while they run.
     rngs.py           Random streams. streams.py: splitting, forking and reseeding them.
     transforms/       The transforms: core.py, then a module for each family.
+    sharding.py       Which part of each array lives on which device.
+    compat.py         The same functions in graph mode, whatever the defaults.
     layers.py, activations.py, training.py   What models are made of and trained with.
 """
 
-from nnx_reference import errors
+from nnx_reference import compat, errors
 from nnx_reference import filters as filterlib
 from nnx_reference.activations import (
     celu,
@@ -68,6 +71,8 @@ from nnx_reference.attributes import (
     static,
 )
 from nnx_reference.caching import cached_partial
+from nnx_reference.calling import call
+from nnx_reference.capturing import capture
 from nnx_reference.configuration import set_graph_mode, set_graph_updates, var_defaults
 from nnx_reference.containers import Dict, List
 from nnx_reference.everywhere import as_pure, pure, set_metadata, vars_as, with_vars
@@ -100,6 +105,7 @@ from nnx_reference.layers import BatchNorm, Dropout, Linear
 from nnx_reference.metadata import VariableMetadata, with_metadata
 from nnx_reference.pytree import Module, Object, Pytree, check_pytree, dataclass
 from nnx_reference.rngs import Rngs, RngStream
+from nnx_reference.sharding import get_abstract_model
 from nnx_reference.state import (
     FlatState,
     State,
@@ -123,11 +129,21 @@ from nnx_reference.streams import (
 )
 from nnx_reference.training import OptArray, Optimizer, OptVariable
 from nnx_reference.transforms.axes import StateAxes
-from nnx_reference.transforms.compilation import jit
+from nnx_reference.transforms.axis_metadata import PARTITION_NAME, transform_metadata
+from nnx_reference.transforms.branching import cond, switch
+from nnx_reference.transforms.checking import checkify
+from nnx_reference.transforms.compilation import jit, jit_partial
+from nnx_reference.transforms.custom import custom_vjp
+from nnx_reference.transforms.devices import pmap, shard_map
 from nnx_reference.transforms.differentiation import DiffState, grad, value_and_grad
 from nnx_reference.transforms.iteration import Carry, scan
+from nnx_reference.transforms.looping import fori_loop, while_loop
 from nnx_reference.transforms.mapping import vmap
+from nnx_reference.transforms.prefixes import prefix
+from nnx_reference.transforms.products import jvp, vjp
 from nnx_reference.transforms.rematerialization import remat
+from nnx_reference.transforms.shardings import StateSharding
+from nnx_reference.transforms.tracing import eval_shape, make_jaxpr
 from nnx_reference.traversal import (
     find_duplicates,
     iter_children,

@@ -81,8 +81,7 @@ class _Setting:
     @classmethod
     def current_value(cls) -> bool:
         """Returns the value that holds in this thread now."""
-        values = cls._scopes.values
-        return values[-1] if values else cls._process_value
+        return values[-1] if (values := cls._scopes.values) else cls._process_value
 
     @classmethod
     def _assign(cls, value: bool) -> bool:
@@ -124,6 +123,15 @@ def resolve_graph(graph: bool | None) -> bool:
 def resolve_graph_updates(graph_updates: bool | None) -> bool:
     """Returns what `graph_updates=` says, or the default where it says None."""
     return set_graph_updates.current_value() if graph_updates is None else graph_updates
+
+
+def resolve_modes(graph: bool | None, graph_updates: bool | None) -> tuple[bool, bool]:
+    """Returns what `graph=` and `graph_updates=` say, or the defaults where they say None.
+
+    Without graph mode there are no graph updates.
+    """
+    graph = resolve_graph(graph)
+    return graph, graph and resolve_graph_updates(graph_updates)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ a List goes by its index and one of a Dict by its key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
-from typing import Any, Generic, Self, TypeVar, cast, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from nnx_reference.attributes import Mark
 from nnx_reference.jax_private import Trace
-from nnx_reference.pytree import Key, Layout, Module
+from nnx_reference.pytree import Key, Layout, Module, attributes_of
 
 A = TypeVar("A")
 
@@ -147,8 +147,8 @@ class List(Module, MutableSequence[A], Generic[A]):
         known = self._pytree_known
         if (
             known is not None
-            and len(known.keys) == len(self._elements) + len(self.__dict__)
-            and not self.__dict__
+            and len(known.keys) == len(self._elements) + len(attributes_of(self))
+            and not attributes_of(self)
         ):
             return known
         flags = {n: flag for n, flag in enumerate(self._flags) if flag is not None}
@@ -163,7 +163,7 @@ class List(Module, MutableSequence[A], Generic[A]):
         count = sum(isinstance(key, int) for key in items)
         self._elements.extend([items.pop(n) for n in range(count)])
         self._flags.extend([n in data if self._pytree_enabled else None for n in range(count)])
-        self.__dict__.update(cast(dict[str, Any], items))
+        attributes_of(self).update(items)
         self._pytree_fill_status([k for k in data if k in items], [k for k in static if k in items])
 
     def _pytree_takes(self, key: Key) -> bool:

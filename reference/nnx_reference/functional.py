@@ -71,18 +71,21 @@ def _describe_sharing(flat: Flat, function: str) -> str:
     )
 
 
-def copies(leaves: Sequence[Any]) -> list[Any]:
-    """Returns leaves that share no Variable, container or NumPy buffer with the given ones.
+def copies(flat: Flat) -> list[Any]:
+    """Returns the leaves of a graph as such that share no Variable, container or NumPy buffer.
 
-    What a Variable holds by reference is shared.
+    What a Variable holds by reference is shared, and so are the buffers of a capture.
     """
     trace = current_trace()
-    return [
+    made = [
         new_variable(type(leaf), leaf._copied(), leaf._metadata, trace)
         if isinstance(leaf, Variable)
         else unaliased(leaf)
-        for leaf in leaves
+        for leaf in flat.leaves
     ]
+    for number in flat.graphdef.buffers:
+        made[number] = flat.leaves[number]
+    return made
 
 
 def split(node: A, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]:
@@ -133,7 +136,7 @@ def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef[Any]:
 
 
 def _states(flat: Flat, filters: Sequence[Filter], exhaustive: bool) -> list[Any]:
-    leaves = copies(flat.leaves)
+    leaves = copies(flat)
     if not filters:
         return [nest(flat.graphdef, leaves)]
     pairs = zip(flat.graphdef.paths, leaves, strict=True)
@@ -192,6 +195,9 @@ def _checked_copies(graphdef: GraphDef[Any], leaves: list[Any]) -> list[Any]:
             checked.append(new_variable(record.kind, leaf._copied(), leaf._metadata, trace))
         else:
             checked.append(variable_of(record.kind, unaliased(leaf), record.metadata))
+    for number in graphdef.buffers:
+        if isinstance(leaves[number], Variable):
+            checked[number] = leaves[number]
     return checked
 
 
@@ -235,7 +241,7 @@ def clone(node: A, variables: bool = True, *, arrays: bool = False, graph: bool 
             "clone cannot copy arrays and share the Variables that hold them; let variables=True"
         )
     flat = read(node, graph, "clone")
-    leaves = [*map(_independent, copies(flat.leaves))]
+    leaves = [*map(_independent, copies(flat))]
     if arrays:
         leaves = [_with_copied_arrays(leaf) for leaf in leaves]
     if not variables:
@@ -312,7 +318,7 @@ def map_leaves(f: Callable[[Path, Any], Any], node: A, /, *, graph: bool | None 
         shared.
     """
     flat = read(node, graph, "map")
-    pairs = zip(flat.graphdef.paths, copies(flat.leaves), strict=True)
+    pairs = zip(flat.graphdef.paths, copies(flat), strict=True)
     return graphs.unflatten(
         flat.graphdef, _checked_copies(flat.graphdef, [f(path, leaf) for path, leaf in pairs])
     )
@@ -334,9 +340,7 @@ def flatten(
     """
     flat = read(node, graph, "flatten")
     if with_paths:
-        return flat.graphdef, FlatState.from_sorted_keys_values(
-            flat.graphdef.paths, copies(flat.leaves)
-        )
+        return flat.graphdef, FlatState.from_sorted_keys_values(flat.graphdef.paths, copies(flat))
     return flat.graphdef, [
         leaf._load() if isinstance(leaf, Variable) else leaf for leaf in flat.leaves
     ]

@@ -31,8 +31,8 @@ import jax
 from nnx_reference.jax_private import current_trace
 from nnx_reference.metadata import Metadata
 from nnx_reference.nodes import Parts, Static, build, is_node, new_object, take_apart
-from nnx_reference.pytree import Key, Path, Pytree, key_order, unhashable
-from nnx_reference.remembering import remember
+from nnx_reference.pytree import CAPTURES, Key, Path, Pytree, key_order, unhashable
+from nnx_reference.remembering import recall, remember
 from nnx_reference.variables import Variable
 
 A = TypeVar("A")
@@ -79,6 +79,7 @@ class GraphDef(Generic[A]):
 
     __slots__ = (
         "__weakref__",
+        "_cached_buffers",
         "_cached_hash",
         "_cached_plan",
         "is_tree",
@@ -88,6 +89,7 @@ class GraphDef(Generic[A]):
         "paths",
     )
 
+    _cached_buffers: tuple[int, ...]
     _cached_hash: int
     _cached_plan: Any  # of `nesting.py`
 
@@ -109,6 +111,20 @@ class GraphDef(Generic[A]):
     def num_leaves(self) -> int:
         """The number of leaves."""
         return len(self.leaves)
+
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """The numbers of the leaves into which a capture records; copies share them."""
+        try:
+            return self._cached_buffers
+        except AttributeError:
+            numbers = [n for n, path in enumerate(self.paths) if CAPTURES in path]
+            self._cached_buffers = tuple(numbers)
+            return self._cached_buffers
+
+    def statics(self) -> list[Any]:
+        """Lists the static values."""
+        return [value for node in self.nodes for _, _, value in node.static]
 
     def references(self) -> list[tuple[int, bool, list[Path]]]:
         """Lists what is shared: its number, whether it is a node, and every path to it."""
@@ -194,18 +210,14 @@ def flatten(root: Any) -> Flat:
     if not is_node(root):
         record = VariableDef(type(root), root._metadata) if isinstance(root, Variable) else None
         return Flat(GraphDef((), (record,), ((),), ()), [root], [])
-    is_object = isinstance(root, Pytree)
-    if (
-        is_object
-        and root._pytree_memo is not None
-        and (known := root._pytree_memo.recall(root)) is not None
-    ):
+    if not isinstance(root, Pytree):
+        return _walk(root)
+    if (known := recall(root, flatten)) is not None:
         graphdef, leaves, nodes = known
         return Flat(graphdef, leaves, [root, *nodes])
     flat = _walk(root)
-    if is_object:
-        statics = [value for node in flat.graphdef.nodes for _, _, value in node.static]
-        remember(flat.nodes, flat.leaves, statics, (flat.graphdef, flat.leaves, flat.nodes[1:]))
+    known = flat.graphdef, flat.leaves, flat.nodes[1:]
+    remember(root, flatten, flat.nodes, flat.leaves, flat.graphdef.statics(), known)
     return flat
 
 
@@ -313,6 +325,12 @@ class _Walk:
 
 
 def unflatten(graphdef: GraphDef[A], leaves: Sequence[Any]) -> A:
+    """Builds a new graph of its structure and leaves; see `rebuild`."""
+    root: A = rebuild(graphdef, leaves).nodes[0] if graphdef.nodes else leaves[0]
+    return root
+
+
+def rebuild(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> Flat:
     """Builds a new graph of its structure and leaves, which become part of it as they are.
 
     Its objects belong to the current trace level. A node's number is higher than that of any
@@ -322,9 +340,10 @@ def unflatten(graphdef: GraphDef[A], leaves: Sequence[Any]) -> A:
     Args:
       graphdef: the structure.
       leaves: a Variable or raw value for each leaf of `graphdef`.
+
+    Returns:
+      The new graph, as `flatten` would take it apart.
     """
-    if not graphdef.nodes:
-        return leaves[0]
     trace = current_trace()
     built = [new_object(node.kind, trace) for node in graphdef.nodes]
     for number in range(len(built) - 1, -1, -1):
@@ -333,4 +352,4 @@ def unflatten(graphdef: GraphDef[A], leaves: Sequence[Any]) -> A:
         for key, n in node_children:
             data[key] = built[n]
         built[number] = build(built[number], kind, form, data, static)
-    return built[0]
+    return Flat(graphdef, list(leaves), built)

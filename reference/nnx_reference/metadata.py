@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 Hook = Callable[..., Any]
 Hooks = Hook | Sequence[Hook]
@@ -24,6 +24,21 @@ FLAGS = {"hijax": False, "ref": False, "mutable": True, "had_ref": False}
 
 DEFAULTS = {**FLAGS, **dict.fromkeys(HOOKS, ())}
 """What flags and hooks are unless metadata says otherwise. Metadata holds none that is so."""
+
+
+class Changes:
+    """Notes that some Variable has got other metadata, for those who remember what it had.
+
+    Attributes:
+      latest: another object after each change.
+    """
+
+    latest: ClassVar[object] = object()
+
+    @classmethod
+    def note(cls) -> None:
+        """Notes a change that has just been made."""
+        cls.latest = object()
 
 
 class Metadata(dict[str, Any]):

@@ -35,9 +35,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABCMeta
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NoReturn, Self, cast, dataclass_transform
-from weakref import ReferenceType
 
 import jax
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
@@ -58,6 +57,9 @@ from nnx_reference.jax_private import Trace, current_trace
 
 Key = str | int
 Path = tuple[Key, ...]
+
+CAPTURES = "__captures__"
+"""The attribute of a Module that holds what it records during a capture: see `capturing.py`."""
 
 _store = object.__setattr__
 
@@ -161,26 +163,25 @@ class PytreeMeta(ABCMeta):
         return node
 
 
-class Pytree(metaclass=PytreeMeta):
+class _Attributes:
+    """What keeps an object's attributes."""
+
+    __slots__ = ("__dict__", "__weakref__")
+
+
+attributes_of: Callable[[Any], dict[Key, Any]] = vars(_Attributes)["__dict__"].__get__
+"""Returns the dict of an object's attributes, which is only to be read, or filled when new."""
+
+
+class Pytree(_Attributes, metaclass=PytreeMeta):
     """Base class of objects that are JAX pytrees. See the module's text for what that means."""
 
-    __slots__ = (
-        "__dict__",
-        "__weakref__",
-        "_pytree_known",
-        "_pytree_memo",
-        "_pytree_status",
-        "_pytree_trace",
-        "_pytree_watcher",
-    )
+    __slots__ = ("_pytree_known", "_pytree_notes", "_pytree_status", "_pytree_trace")
 
     _pytree_known: Layout | None
-    _pytree_memo: (
-        Any  # of the last walk from here, and of one from further up: see `remembering.py`
-    )
+    _pytree_notes: Any  # what is remembered of walks from here and through here: `remembering.py`
     _pytree_status: dict[Key, bool]
     _pytree_trace: Trace
-    _pytree_watcher: ReferenceType[Any] | None
 
     _pytree_enabled: ClassVar[bool] = True
     _pytree_declared: ClassVar[Mapping[str, bool]] = {}
@@ -205,6 +206,14 @@ class Pytree(metaclass=PytreeMeta):
 
     # --- attributes ---
 
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        """The attributes; whoever has taken them out may change them behind the object's back."""
+        from nnx_reference import remembering  # it builds on this module
+
+        remembering.notes_of(self).expose()
+        return cast(dict[str, Any], attributes_of(self))
+
     def __setattr__(self, name: str, value: Any) -> None:
         self._pytree_before_change()
         if hasattr(getattr(type(self), name, None), "__set__"):
@@ -226,10 +235,8 @@ class Pytree(metaclass=PytreeMeta):
                 " here. It was captured by a transformed function: pass it in as an argument, and"
                 " return what has changed."
             )
-        if self._pytree_watcher is not None:
-            if (memo := self._pytree_watcher()) is not None:
-                memo.forget()
-            _store(self, "_pytree_watcher", None)
+        if self._pytree_notes is not None:
+            self._pytree_notes.change()
 
     def _pytree_admit(self, key: Key, value: Any) -> Any:
         """Checks a value and records its child's status; returns the value, unmarked."""
@@ -276,16 +283,15 @@ class Pytree(metaclass=PytreeMeta):
         _store(node, "_pytree_trace", trace)
         _store(node, "_pytree_status", {})
         _store(node, "_pytree_known", None)
-        _store(node, "_pytree_memo", None)
-        _store(node, "_pytree_watcher", None)
+        _store(node, "_pytree_notes", None)
         return node
 
     def _pytree_table(self) -> Mapping[Key, Any]:
-        return cast(dict[Key, Any], self.__dict__)
+        return attributes_of(self)
 
     def _pytree_layout(self) -> Layout:
         known = self._pytree_known
-        if known is None or known.keys != tuple(self.__dict__):
+        if known is None or known.keys != tuple(attributes_of(self)):
             known = self._pytree_find_layout(self._pytree_table(), attributes=True)
         return known
 
@@ -305,7 +311,7 @@ class Pytree(metaclass=PytreeMeta):
         return layouts[signature]
 
     def _pytree_fill(self, data: Mapping[Key, Any], static: Mapping[Key, Any]) -> None:
-        attributes = cast(dict[Key, Any], self.__dict__)
+        attributes = attributes_of(self)
         attributes.update(data)
         attributes.update(static)
         self._pytree_fill_status(data, static)
@@ -328,10 +334,10 @@ class Pytree(metaclass=PytreeMeta):
     # --- Python's own protocols ---
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"attributes": dict(self.__dict__), "status": dict(self._pytree_status)}
+        return {"attributes": dict(attributes_of(self)), "status": dict(self._pytree_status)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state["attributes"])
+        attributes_of(self).update(state["attributes"])
         self._pytree_status.update(state["status"])
 
     def __repr__(self) -> str:
@@ -444,6 +450,57 @@ class Module(Pytree):
             raise_if_not_found=False,
             **{"deterministic": True, "use_running_average": True, **attributes},
         )
+
+    def sow(
+        self,
+        variable_type: Any,
+        name: str,
+        value: Any,
+        reduce_fn: Callable[[Any, Any], Any] = lambda before, value: (*before, value),
+        init_fn: Callable[[], Any] = tuple,
+    ) -> bool:
+        """Records a value; `capture` returns it, in a State by this Module's path and the name.
+
+        Without a capture the record is an attribute of this Module, a Variable.
+
+        Args:
+          variable_type: the class of Variables to record it in.
+          name: the name of the record.
+          value: the value.
+          reduce_fn: makes the record of the record before and the value; appends it to a tuple if
+            nothing is said.
+          init_fn: makes the record before the first one.
+
+        Returns:
+          Whether it is recorded: False during a capture of other classes only.
+
+        Raises:
+          TraceContextError: the Module belongs to another trace level.
+          ValueError: without a capture, the Module has something else under that name.
+        """
+        from nnx_reference import capturing  # it builds on this module
+
+        return capturing.sow(self, variable_type, name, value, reduce_fn, init_fn)
+
+    def perturb(self, name: str, value: Any, variable_type: Any = None) -> Any:
+        """Returns a value plus the perturbation of that name, whose gradient is the value's.
+
+        The perturbation is zero where there is none yet, and is recorded as by `sow`; a `capture`
+        that is given it adds it. During a capture of other classes only, there is none.
+
+        Args:
+          name: the name of the perturbation.
+          value: an array, or a pytree of arrays.
+          variable_type: the class of Variables to record it in; `Perturbation` if nothing is said.
+
+        Raises:
+          TraceContextError: the Module belongs to another trace level.
+          ValueError: the perturbation has another shape; without a capture, the Module has
+            something else under that name.
+        """
+        from nnx_reference import capturing  # it builds on this module
+
+        return capturing.perturb(self, name, value, variable_type)
 
 
 class Object(Pytree, pytree=False):

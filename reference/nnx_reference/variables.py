@@ -41,7 +41,7 @@ from nnx_reference.describing import describe
 from nnx_reference.errors import ImmutableVariableError, TraceContextError
 from nnx_reference.hijax import Unshared
 from nnx_reference.jax_private import Trace, current_trace, is_eager
-from nnx_reference.metadata import FLAGS, Metadata, VariableMetadata, run_hooks
+from nnx_reference.metadata import FLAGS, Changes, Metadata, VariableMetadata, run_hooks
 from nnx_reference.operators import Operators, value_of
 from nnx_reference.values import delete_item, get_item, set_item, unaliased
 
@@ -287,6 +287,7 @@ class Variable(Operators, Generic[A]):
             self._store(unaliased(other._load()))
         if theirs is not ours:
             _set_metadata(self, self._metadata_from(other))
+            Changes.note()
 
     def _metadata_from(self, other: Variable[A]) -> Metadata:
         """Returns the metadata of `other` with the flags of this Variable."""
@@ -372,6 +373,7 @@ class Variable(Operators, Generic[A]):
         if frozen and old.by_reference:
             _set_value(self, self._load())
         _set_metadata(self, metadata)
+        Changes.note()
 
     def add_axis(self, axis_index: int, axis_name: str | None) -> None:
         """Runs the `on_add_axis` hooks: a transform has added an axis to the value."""
@@ -534,7 +536,7 @@ class Intermediate(Variable[A]):
     __slots__ = ()
 
 
-class Perturbation(Variable[A]):
+class Perturbation(Intermediate[A]):
     """A zero added to an intermediate value, so that its gradient can be taken."""
 
     __slots__ = ()

@@ -4,7 +4,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import nnx_reference as nnx
 
@@ -192,7 +194,55 @@ def test_arrays_are_donated_as_jax_does():
     assert x.is_deleted()
 
 
-@pytest.mark.parametrize("option", ["in_shardings", "out_shardings"])
-def test_shardings_are_refused(option):
-    with pytest.raises(NotImplementedError, match="device_put"):
-        nnx.jit(lambda x: x, **{option: jax.sharding.SingleDeviceSharding(jax.devices()[0])})
+MESH = Mesh(np.array(jax.devices()[:8]), ("data",))
+ROWS, WHOLE = NamedSharding(MESH, PartitionSpec("data")), NamedSharding(MESH, PartitionSpec())
+
+
+class Rows(nnx.Module):
+    def __init__(self):
+        self.kernel = nnx.Param(jnp.arange(16.0).reshape(8, 2))
+        self.count = nnx.BatchStat(jnp.zeros(()))
+
+    def step(self, x):
+        self.count[...] += 1
+        return self.kernel[...] * x
+
+
+def test_each_group_of_variables_has_its_sharding_in_and_out():
+    split = nnx.StateSharding({nnx.Param: ROWS, ...: WHOLE})
+    step = nnx.jit(Rows.step, in_shardings=(split, None), out_shardings=WHOLE)
+    rows = Rows()
+    for n in range(3):
+        y = step(rows, 2.0)
+        assert y.sharding.is_equivalent_to(WHOLE, 2)
+        assert rows.count[...].sharding.is_equivalent_to(WHOLE, 0)
+        assert rows.count[...] == n + 1
+        assert y.tolist() == (2 * np.arange(16.0).reshape(8, 2)).tolist()
+
+
+@both
+def test_a_sharding_at_an_object_holds_for_all_in_it(mode):
+    pair = nnx.Dict(a=nnx.Param(jnp.arange(8.0)), b=nnx.Param(jnp.zeros((8, 2))))
+    double = nnx.jit(lambda pair: pair["a"].set_value(pair["a"] * 2), in_shardings=ROWS, **mode)
+    double(pair)
+    assert pair["a"][...].sharding.is_equivalent_to(ROWS, 1)
+    assert pair["a"][...].tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]
+
+
+def test_a_variable_has_one_sharding():
+    rows = Rows()
+    f = nnx.jit(lambda rows, kernel: None, in_shardings=(WHOLE, ROWS))
+    with pytest.raises(ValueError, match=r"kernel.*rows\.kernel|rows\.kernel.*kernel"):
+        f(rows, rows.kernel)
+
+
+def test_shardings_are_not_for_keyword_arguments():
+    step = nnx.jit(Rows.step, in_shardings=(WHOLE, None))
+    with pytest.raises(ValueError, match="positional arguments"):
+        step(Rows(), x=2.0)
+
+
+def test_shapes_of_a_compiled_function():
+    counter = Counter()
+    found = nnx.jit(Counter.step, static_argnames="x").eval_shape(counter, x=2.0)
+    assert (found.shape, found.dtype, int(counter.count[...])) == ((3,), jnp.float32, 0)

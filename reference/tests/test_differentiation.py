@@ -137,8 +137,10 @@ def test_what_is_refused():
         nnx.grad(lambda x: x)(X)
     with pytest.raises(TypeError, match="has_aux"):
         nnx.grad(lambda x: x, has_aux=True)(1.0)
-    with pytest.raises(ValueError, match=r"argnums has 2.*2 positional"):
+    with pytest.raises(TypeError, match=r"argnums has 2.*2 positional"):
         nnx.grad(Scale.loss, argnums=2)(scale, X)
+    with pytest.raises(ValueError, match=r"argnums has -3.*2 positional"):
+        nnx.grad(Scale.loss, argnums=-3)(scale, X)
     with pytest.raises(ValueError, match=r"nnx\.split"):
         nnx.grad(Scale.loss, argnums=nnx.DiffState(0, ...), graph=False)(scale, X)
     with pytest.raises(ValueError, match=r"a.*and b"):

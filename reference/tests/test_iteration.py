@@ -66,7 +66,8 @@ def test_a_broadcast_variable_that_is_written_goes_along(mode, reverse):
     expected = [17.0, 8.0, 3.0] if reverse else [1.0, 4.0, 11.0]
     assert running(XS, total).tolist() == expected
     assert total[...] == (17.0 if reverse else 11.0)
-    assert len(traces) == 2
+    assert running(XS, total).shape == (3,)
+    assert len(traces) == 1
 
 
 @both
@@ -146,7 +147,7 @@ def test_graph_updates_of_what_has_an_axis():
     layer = Layer(1.0)
     with pytest.raises(ValueError, match=r"layer\.seen.*no axis"):
         nnx.scan(grow, in_axes=(None, 0), out_axes=0)(layer, XS)
-    with pytest.raises(ValueError, match=r"layer\.seen.*no axis"):
+    with pytest.raises(ValueError, match=r"carry\.seen was not there"):
         nnx.scan(lambda layer, x: (layer, grow(layer, x)))(layer, XS)
     assert not hasattr(layer, "seen")
     assert layer.calls[...] == 0
@@ -198,7 +199,7 @@ def test_bad_calls_are_refused():
         nnx.scan(lambda c, x: (c + 0.5, x))(jnp.int32(0), XS)
     with pytest.raises(ValueError, match="the carry is another Layer"):
         nnx.scan(lambda c, x: (nnx.clone(c), x))(layer, XS)
-    with pytest.raises(ValueError, match=r"at a\.calls, on axis 0.*at b\.calls, on axis None"):
+    with pytest.raises(ValueError, match=r"at a\.calls, with 0.*at b\.calls, with None"):
         nnx.scan(lambda a, b: 0, in_axes=(0, None), out_axes=0)(layers, layers)
     with pytest.raises(TypeError, match="keyword"):
         nnx.scan(lambda c, *, x: (c, x))(0, x=XS)

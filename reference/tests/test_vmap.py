@@ -82,8 +82,7 @@ def test_any_axis_goes_in_and_out(mode, axis, out_axis):
     assert seen == [expected.shape[1:]]
 
 
-@pytest.mark.parametrize("graph_updates", [False, True])
-def test_state_axes_give_each_variable_its_own(graph_updates):
+def test_state_axes_give_each_variable_its_own():
     model = Net(array(2, 3), jnp.array(0))
     model.layers[0]["b"] = nnx.BatchStat(jnp.zeros(3))
     axes = nnx.StateAxes({nnx.Param: 1, Count: None, ...: 0})
@@ -94,9 +93,7 @@ def test_state_axes_give_each_variable_its_own(graph_updates):
         model.layers[0]["b"][...] += x
         return model.w * x
 
-    y = nnx.vmap(f, in_axes=(axes, 0), out_axes=1, graph=True, graph_updates=graph_updates)(
-        model, x
-    )
+    y = nnx.vmap(f, in_axes=(axes, 0), out_axes=1)(model, x)
     assert jnp.array_equal(y, array(2, 3) * x)
     assert model.count[...] == 1
     assert jnp.array_equal(model.layers[0]["b"][...], x)
@@ -116,14 +113,23 @@ def test_state_axes_see_paths_and_must_be_exhaustive():
 
 def test_state_axes_are_refused_where_they_mean_nothing():
     model = net()
-    with pytest.raises(ValueError, match=r"nnx\.split"):
-        nnx.vmap(lambda m: None, in_axes=(COUNTED,), graph=False)(model)
+    for mode in MODES[:2]:
+        for axes in (COUNTED, (COUNTED,)):
+            with pytest.raises(ValueError, match=r"nnx\.split .* nnx\.merge"):
+                nnx.vmap(lambda m: None, in_axes=axes, **mode)(model)
+        with pytest.raises(ValueError, match=r"nnx\.split .* nnx\.merge"):
+            nnx.vmap(net, out_axes=COUNTED, axis_size=2, **mode)()
     with pytest.raises(ValueError, match="StateAxes"):
         nnx.vmap(lambda m: None, in_axes=(COUNTED,))({"m": model})
     with pytest.raises(ValueError, match="StateAxes"):
         nnx.vmap(lambda m: None, in_axes=(COUNTED,))(array(3))
     with pytest.raises(TypeError, match="in_axes"):
-        nnx.vmap(lambda m: None, in_axes=COUNTED)(model)
+        nnx.vmap(lambda m: None, in_axes="0")(model)
+    carried = nnx.StateAxes({...: nnx.Carry})
+    with pytest.raises(ValueError, match=r"Carry.*scan"):
+        nnx.vmap(lambda m, x: None, in_axes=(carried, 0))(model, array(3))
+    with pytest.raises(ValueError, match=r"Carry.*scan"):
+        nnx.vmap(net, out_axes=carried, axis_size=2)()
 
 
 @in_every_mode

@@ -15,6 +15,7 @@ SOURCES = {
     "guides/pytree": "Module and Pytree",
     "guides/randomness": "Randomness",
     "guides/transforms": "Transforms",
+    "guides/jax_and_nnx_transforms": "Flax NNX vs JAX transformations",
     "guides/view": "Model views",
     "guides/surgery": "Model surgery",
     "guides/extracting_intermediates": "Extracting intermediate values",

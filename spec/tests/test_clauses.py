@@ -5,7 +5,8 @@ import inspect
 import pytest
 
 import nnx_spec
-from nnx_spec import MUST, ClauseError, Registry, clause, editions, sources
+from nnx_spec import MUST, ClauseError, Gathering, Registry, clause, editions, sources
+from nnx_spec.chapters.transforms.modes import MODES
 from nnx_spec.features import FEATURES
 
 CLAUSES = nnx_spec.load()
@@ -90,6 +91,24 @@ def test_an_id_is_given_once():
     with pytest.raises(ClauseError, match=r"VAR-001 is stated twice: by .*rule and .*other"):
         clause("VAR-001", MUST, source="key_concepts", registry=registry)(other)
     assert registry["VAR-001"].rule == "Water is wet."
+
+
+def test_a_clause_may_be_decided_by_cases_of_another_chapter():
+    registry = Registry()
+    cases = Gathering("TRX", frozenset({"tree-mode"}))
+    clause("TREE-011", MUST, source="key_concepts", gathers=cases, registry=registry)(rule)
+    assert registry.decided_by("TRX-003", "tree-mode-jit") == ["TRX-003", "TREE-011"]
+    assert registry.decided_by("TRX-003", "jit-tree-mode") == ["TRX-003", "TREE-011"]
+    assert registry.decided_by("TRX-003", "street-mode-jit") == ["TRX-003"]
+    assert registry.decided_by("TRX-003", "") == ["TRX-003"]
+    assert registry.decided_by("GRF-003", "tree-mode") == ["GRF-003"]
+
+
+@pytest.mark.parametrize("id", [id for id in CLAUSES if id.startswith("TRX-")])
+def test_a_clause_on_transforms_has_cases_in_each_mode(id):
+    members = [CLAUSES[id].test, *vars(CLAUSES[id].test).values()]
+    marks = [mark for member in members for mark in getattr(member, "pytestmark", [])]
+    assert any(mark.kwargs.get("ids") is MODES for mark in marks)
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,9 @@ def on_variables(nnx: Any, plain: Any) -> Call:
 
     @jax.jit
     def step(model: Any) -> Any:
-        for block in model.blocks:
-            for name in models.LAYERS:
-                layer = getattr(block, name)
-                layer.kernel[...] += 1
-                layer.bias[...] += 1
+        for layer in models.layers(model):
+            layer.kernel[...] += 1
+            layer.bias[...] += 1
         model.step[...] += 1
         return model.step[...]
 

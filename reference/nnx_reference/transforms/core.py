@@ -1,22 +1,16 @@
-"""The way that objects take through every transform.
-
-JAX transforms functions of arrays. A call of a transformed function on objects goes like this:
+"""The way that objects take through every transform; the package's text draws it.
 
 1. `Inputs` opens the arguments: Variables, Modules and other objects come out of their pytree and
    are flattened as one graph, so that what several arguments share is one thing. What remains are
-   values: arrays, and the values of Variables. The transform maps, compiles or differentiates a
-   function of these.
-2. In that function, `Structure.run` builds the same objects anew around the traced values and
-   calls the user's function. It knows the structure of the arguments alone, not the caller's own.
+   values: arrays, and the values of Variables.
+2. In the transformed function of values, `Structure.run` builds the same objects anew around the
+   traced values and calls the user's function. It knows the structure of the arguments alone, not
+   the caller's own.
 3. It then flattens what that leaves behind, inputs and outputs as one graph, and compares. An
    `Outcome` records the structure, which objects and Variables are those that went in, and which
    values are new; only these are carried out.
 4. Outside, `Inputs.finish` writes them into the caller's own Variables and builds the output. An
    object that went in and came out is the caller's own.
-
-With graph updates the caller's objects also get the attributes that their twins have after the
-call; without, only Variables change. In tree mode nothing may be shared, not even between inputs
-and outputs.
 
 An `Outcome` holds structure and no value, so it serves again for every call that runs the same
 trace.
@@ -34,7 +28,7 @@ import jax
 from jax.tree_util import keystr
 
 from nnx_reference.attributes import data, static
-from nnx_reference.graph import Flat, GraphDef, flatten, unflatten
+from nnx_reference.graph import Flat, GraphDef, flatten, rebuild
 from nnx_reference.jax_private import current_trace
 from nnx_reference.nodes import (
     build,
@@ -226,23 +220,36 @@ class Structure:
         """Calls a function on arguments built anew around values, and compares.
 
         Raises:
-          ValueError: an output shares something with an input or with another output, in tree mode.
+          ValueError: see `compare`.
         """
         count = len(values) - self.graphdef.num_leaves
-        leaves = [
-            value if record is None else rebuilt_variable(record.kind, value, record.metadata)
-            for record, value in zip(self.graphdef.leaves, values[count:], strict=True)
-        ]
-        objects = unflatten(self.graphdef, leaves)
-        before = flatten(objects)  # the new objects by the numbers that the caller's have
-        args, kwargs = close_tree(self.treedef, self.is_object, objects, values[:count])
-        output = open_tree(function(*args, **kwargs), lambda path: OUTPUT + keystr(path))
-        return self._compare(before, values[count:], objects, output)
+        before = self.rebuild(values[count:])
+        args, kwargs = close_tree(self.treedef, self.is_object, before.nodes[0], values[:count])
+        return self.compare(before, values[count:], function(*args, **kwargs))
 
-    def _compare(
-        self, before: Flat, values: Sequence[Any], objects: list[Any], output: Opened
-    ) -> Run:
-        kept = objects if self.updates else []
+    def rebuild(self, values: Sequence[Any]) -> Flat:
+        """Builds the objects anew around values, as a graph whose root is a list."""
+        return rebuild(
+            self.graphdef,
+            [
+                value if record is None else rebuilt_variable(record.kind, value, record.metadata)
+                for record, value in zip(self.graphdef.leaves, values, strict=True)
+            ],
+        )
+
+    def compare(self, before: Flat, values: Sequence[Any], returned: Any) -> Run:
+        """Compares what a function has left with what `rebuild` gave.
+
+        Args:
+          before: the objects as they were rebuilt.
+          values: the values around which they were.
+          returned: the function's output.
+
+        Raises:
+          ValueError: an output shares something with an input or with another output, in tree mode.
+        """
+        output = open_tree(returned, lambda path: OUTPUT + keystr(path))
+        kept = before.nodes[0] if self.updates else []
         passed = [n for n, leaf in enumerate(before.leaves) if isinstance(leaf, Variable)]
         after = flatten(
             [*kept, *(before.leaves[n] for n in passed), *output.objects(output.leaves)]

@@ -9,7 +9,7 @@ gradient is an object of its own kind.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import jax
 
 from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.filters import Filter, to_predicate
-from nnx_reference.graph import flatten, unflatten
+from nnx_reference.graph import GraphDef, flatten, unflatten
 from nnx_reference.pytree import Path
 from nnx_reference.state import from_flat_state
 from nnx_reference.transforms.core import (
@@ -30,7 +30,8 @@ from nnx_reference.transforms.core import (
     leaf_number,
     open_tree,
 )
-from nnx_reference.variables import Param, Variable, new_variable
+from nnx_reference.transforms.forms import variable_like
+from nnx_reference.variables import Param
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,9 @@ class _Differentiation:
         self.inputs = inputs
         self.has_aux = has_aux
         self.is_single = isinstance(argnums, (int, DiffState))
+        updates = inputs.structure.updates
         self.arguments = [
-            _Argument(inputs, args, argnum)
+            Argument(inputs, args, argnum, Param if updates else ..., as_states=updates)
             for argnum in ([argnums] if isinstance(argnums, (int, DiffState)) else argnums)
         ]
         self.chosen = {number for argument in self.arguments for number in argument.chosen}
@@ -203,53 +205,87 @@ class _Differentiation:
         return aux
 
 
-class _Argument:
-    """An argument with respect to which a function is differentiated.
+class Argument:
+    """An argument with respect to which a function is differentiated, without any value.
 
     Attributes:
-      chosen: the numbers of its values that are differentiated with respect to.
+      treedef: its structure, down to its objects.
+      is_object: whether each of its leaves is an object.
+      arrays: the numbers of its leaves that are no objects, among the values of all arguments.
+      graphdefs: the structure of each of its objects.
+      leaves: for each of its objects, the number and the path of every chosen leaf.
+      as_states: whether the gradient of a node is a State.
     """
 
-    def __init__(self, inputs: Inputs, args: tuple[Any, ...], argnum: Argnum) -> None:
-        self.inputs = inputs
-        self.updates = inputs.structure.updates
-        position, self.selects = _position_and_filter(argnum, len(args), self.updates)
+    def __init__(
+        self,
+        inputs: Inputs,
+        args: tuple[Any, ...],
+        argnum: Argnum,
+        default: Filter = ...,
+        *,
+        as_states: bool = False,
+    ) -> None:
+        """Finds what is chosen of an argument.
+
+        Args:
+          inputs: the arguments of the call, opened.
+          args: its positional arguments.
+          argnum: which one is meant; a DiffState also says what of its nodes.
+          default: what of its nodes, where no DiffState says it.
+          as_states: whether the gradient of a node is a State.
+
+        Raises:
+          ValueError: there is no such argument, or DiffState is not allowed.
+        """
+        check_argnum(argnum, inputs.structure.updates)
+        position = _position(argnum, len(args))
+        selects = to_predicate(argnum.filter if isinstance(argnum, DiffState) else default)
         opened = open_tree(args[position], lambda path: "")
-        before = [sum(x) for x in zip(*map(_count, args[:position]), strict=True)] or [0, 0]
-        self.opened = opened
-        self.arrays = [before[0] + n for n in range(opened.is_object.count(False))]
-        self.roots = [before[1] + n for n in range(opened.is_object.count(True))]
-        objects = zip(self.roots, opened.objects(opened.leaves), strict=True)
-        self.leaves = [list(self._chosen_leaves(root, node)) for root, node in objects]
-        self.chosen = {*self.arrays, *(n for leaves in self.leaves for n, _ in leaves)}
-
-    def _chosen_leaves(self, root: int, node: Any) -> Iterator[tuple[int, Path]]:
-        """Yields the chosen leaves of an object: the number of the value, and the path."""
-        flat, table = flatten(node), self.inputs.flat.graphdef
-        first = len(self.inputs.values) - table.num_leaves
-        for path, leaf in zip(flat.graphdef.paths, flat.leaves, strict=True):
-            if isinstance(node, Variable) or self.selects(path, leaf):
-                yield first + leaf_number(table, (root, *path)), path
-
-    def gradient(self, found: dict[int, Any]) -> Any:
-        """Builds the gradient of the argument of those of all values, by number."""
-        opened = self.opened
-        pairs = zip(opened.objects(opened.leaves), self.leaves, strict=True)
-        objects = [self._gradient_of(node, leaves, found) for node, leaves in pairs]
-        arrays = [found[n] for n in self.arrays]
-        return close_tree(opened.treedef, opened.is_object, objects, arrays)
-
-    def _gradient_of(self, node: Any, leaves: list[tuple[int, Path]], found: dict[int, Any]) -> Any:
-        flat = flatten(node)
-        records = dict(zip(flat.graphdef.paths, flat.graphdef.leaves, strict=True))
-        made = [
-            (path, found[n] if r is None else new_variable(r.kind, found[n], r.metadata))
-            for n, path in leaves
-            for r in [records[path]]
+        arrays, roots = [sum(x) for x in zip(*map(_count, args[:position]), strict=True)] or [0, 0]
+        table, flats = inputs.flat.graphdef, [flatten(x) for x in opened.objects(opened.leaves)]
+        first = len(inputs.values) - table.num_leaves
+        self.treedef, self.is_object = opened.treedef, opened.is_object
+        self.arrays = [arrays + n for n in range(opened.is_object.count(False))]
+        self.graphdefs = [flat.graphdef for flat in flats]
+        self.leaves = [
+            [
+                (first + leaf_number(table, (root, *path)), path)
+                for path, leaf in zip(flat.graphdef.paths, flat.leaves, strict=True)
+                if not flat.nodes or selects(path, leaf)
+            ]
+            for root, flat in enumerate(flats, roots)
         ]
-        if self.updates and not isinstance(node, Variable):
+        self.as_states = as_states
+
+    @property
+    def chosen(self) -> set[int]:
+        """The numbers of the values that are chosen."""
+        return {*self.arrays, *(n for leaves in self.leaves for n, _ in leaves)}
+
+    def gradient(self, found: Mapping[int, Any]) -> Any:
+        """Builds the gradient of the argument of those of all values, by number.
+
+        Where there is none, None stands for the Variable or array.
+        """
+        pairs = zip(self.graphdefs, self.leaves, strict=True)
+        objects = [self._gradient_of(graphdef, leaves, found) for graphdef, leaves in pairs]
+        return close_tree(
+            self.treedef, self.is_object, objects, [found.get(n) for n in self.arrays]
+        )
+
+    def _gradient_of(
+        self, graphdef: GraphDef[Any], leaves: list[tuple[int, Path]], found: Mapping[int, Any]
+    ) -> Any:
+        records = dict(zip(graphdef.paths, graphdef.leaves, strict=True))
+        made = [
+            (path, variable_like(record, found[n]) if record and n in found else found.get(n))
+            for n, path in leaves
+            for record in [records[path]]
+        ]
+        if self.as_states and graphdef.nodes:
             return from_flat_state(made)
-        return unflatten(flat.graphdef, [leaf for _, leaf in made])
+        return unflatten(graphdef, [leaf for _, leaf in made])
 
 
 def _count(tree: Any) -> tuple[int, int]:
@@ -258,24 +294,28 @@ def _count(tree: Any) -> tuple[int, int]:
     return flags.count(False), flags.count(True)
 
 
-def _position_and_filter(
-    argnum: Argnum, count: int, updates: bool
-) -> tuple[int, Callable[[Path, Any], bool]]:
-    """Finds which of `count` arguments is meant, and what selects its Variables.
+def check_argnum(argnum: Argnum, updates: bool) -> None:
+    """Checks that there is no DiffState without graph updates.
 
     Raises:
-      ValueError: there is no such argument, or DiffState is not allowed.
+      ValueError: there is.
     """
-    if isinstance(argnum, DiffState):
-        if not updates:
-            raise ValueError(
-                f"{argnum} needs graph mode with graph updates (graph=True, graph_updates=True):"
-                " else pass what nnx.split gives for the filter as an argument of its own, and"
-                " nnx.merge it inside"
-            )
-        position, selects = argnum.argnum, to_predicate(argnum.filter)
-    else:
-        position, selects = argnum, to_predicate(Param if updates else ...)
+    if isinstance(argnum, DiffState) and not updates:
+        raise ValueError(
+            f"{argnum} needs graph mode with graph updates (graph=True, graph_updates=True): else"
+            " pass what nnx.split gives for the filter as an argument of its own, and nnx.merge it"
+            " inside"
+        )
+
+
+def _position(argnum: Argnum, count: int) -> int:
+    """Finds which of `count` arguments is meant.
+
+    Raises:
+      TypeError, ValueError: there is no such argument.
+    """
+    position = argnum.argnum if isinstance(argnum, DiffState) else argnum
     if not -count <= position < count:
-        raise ValueError(f"argnums has {position}, but there are {count} positional arguments")
-    return position % count, selects
+        kind = ValueError if position < 0 else TypeError  # as for jax.grad
+        raise kind(f"argnums has {position}, but there are {count} positional arguments")
+    return position % count

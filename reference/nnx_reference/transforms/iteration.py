@@ -7,44 +7,55 @@ Every value in the arguments is one of three things in the loop:
 - it is broadcast (None): each step sees the same.
 
 A Variable that is broadcast may be written nevertheless, a count of draws for example, and the next
-step must see that. So it is carried, too. Which Variables these are is known when the function has
-been traced; if there are any, it is traced once more.
+step must see that. So it is carried, too (`carrying.py`). All others that are broadcast are
+constants of the loop.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import keystr
 
+from nnx_reference import hijax
 from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.transforms.axes import (
-    axes_left,
+    AXES,
+    Carry,
+    StandIn,
     leaf_axes,
     leaves_of,
     refuse_state_axes,
     spread,
 )
+from nnx_reference.transforms.axis_metadata import NO_METADATA, in_step, refuse_metadata
+from nnx_reference.transforms.carrying import (
+    Finished,
+    Left,
+    Loop,
+    arrays_of_carry,
+    build_loop,
+    only_values_change,
+    open_carry,
+)
 from nnx_reference.transforms.core import (
     MISSING,
     Inputs,
-    Opened,
-    Outcome,
     Run,
+    Structure,
     close_tree,
     decorator,
-    is_object,
     open_tree,
 )
-
-
-class Carry:
-    """Stands in `in_axes` and `out_axes` for the argument, and the output, that is carried."""
+from nnx_reference.transforms.placing import Placement
+from nnx_reference.transforms.statics import Static
+from nnx_reference.transforms.tracing import Traced, operation
 
 
 @decorator
@@ -57,6 +68,7 @@ def scan(
     _split_transpose: bool = False,
     in_axes: Any = (Carry, 0),
     out_axes: Any = (Carry, 0),
+    transform_metadata: Mapping[str, Any] = NO_METADATA,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Callable[..., Any]:
@@ -75,6 +87,8 @@ def scan(
         `Carry`, once at most, or a tree prefix of ints, None and StateAxes.
       out_axes: likewise for the output; a tuple with `Carry` in it is for an output that is a tuple
         with the carry at that place. An output has no None.
+      transform_metadata: with graph updates only, `{PARTITION_NAME: name}` keeps sharding metadata
+        in step with the axes; see `nnx.transform_metadata`.
       graph: True for graph mode, False for tree mode, None for the default.
       graph_updates: whether changes of structure reach the caller's objects, too; None for the
         default.
@@ -84,22 +98,30 @@ def scan(
       structure. It raises ValueError if only one of `in_axes` and `out_axes` has a Carry; if an
       object in the carry is not the one that was passed in; if a step changes the structure of an
       object that has no axis; if one Variable is to have two different axes; if StateAxes do not
-      select some Variable; in tree mode, if something is shared or there are StateAxes. If it
-      raises, the caller's objects are unchanged.
+      select some Variable, or are there without graph updates; in tree mode, if something is
+      shared. If it raises, the caller's objects are unchanged.
     """
-    options: dict[str, Any] = {
-        "length": length,
-        "reverse": reverse,
-        "unroll": unroll,
-        "_split_transpose": _split_transpose,
-    }
+    options = {"length": length, "reverse": reverse, "unroll": unroll}
+    options["_split_transpose"] = _split_transpose
     _check_axes(in_axes, out_axes)
+    function = in_step(f, transform_metadata, in_axes, out_axes)
 
     @functools.wraps(f)
     def scanned(*args: Any, **kwargs: Any) -> Any:
         args = _all_positional(f, args, kwargs)
         inputs = Inputs(f, args, {}, resolve_graph(graph), resolve_graph_updates(graph_updates))
-        return _Loop(f, inputs, args, in_axes, out_axes).call(options)
+        refuse_metadata(transform_metadata, inputs)
+        step = _step(inputs, args, in_axes, out_axes)
+        values = dict(zip(inputs.structure.names, inputs.values, strict=True))
+        static = step, tuple(options.items())
+        scan = operation(_scan, (function,))
+        outcome, carried, arrays, rest = scan(static, inputs.structure, values)
+        left = inputs.finish(outcome.value, carried, rest)
+        if step.carry_in is None:
+            return left
+        passed = open_carry(args[step.carry_in])
+        objects = passed.objects(passed.leaves)
+        return step.join(close_tree(passed.treedef, passed.is_object, objects, arrays), left)
 
     return scanned
 
@@ -150,135 +172,128 @@ def _all_positional(
     return bound.args
 
 
-class _Widen(Exception):  # noqa: N818 (no error: it is caught below)
-    """The loop has to carry these values as well, which were broadcast."""
+def _step(inputs: Inputs, args: tuple[Any, ...], in_axes: Any, out_axes: Any) -> _Step:
+    """Finds the axes of all values in a call's arguments.
 
-    def __init__(self, numbers: set[int]) -> None:
-        self.numbers = numbers
+    Raises:
+      TypeError: something else stands in `in_axes`.
+      ValueError: it does not fit the arguments; two paths to one leaf say different axes, or none
+        is said; StateAxes are there without graph updates; or a Variable that JAX scans itself has
+        another axis than 0.
+    """
+    opened, structure = inputs.opened, inputs.structure
+    in_axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
+    prefixes = _spread_over(args, in_axes)
+    if not structure.updates:
+        refuse_state_axes([*prefixes, *leaves_of(out_axes)])
+    objects = opened.objects(prefixes)
+    leaves = leaf_axes(inputs.flat, objects, structure.object_names)
+    values = (*opened.arrays(prefixes), *leaves)
+    _check_by_reference(structure, leaves)
+    placement = Placement(structure, tuple(objects), tuple(leaves), values)
+    return _Step(placement, _carry_place(in_axes), StandIn(out_axes))
 
 
-class _Loop:
-    """One call of a function that scans.
+def _check_by_reference(structure: Structure, axes: Sequence[Any]) -> None:
+    """Checks the axes of Variables whose slices JAX hands out itself.
+
+    Raises:
+      ValueError: one is to be scanned over an axis that JAX does not scan over.
+    """
+    names = structure.names[len(structure.names) - len(axes) :]
+    for name, axis, record in zip(names, axes, structure.graphdef.leaves, strict=True):
+        if record is None or not record.metadata.by_reference:
+            continue
+        if isinstance(axis, int) and axis != 0:
+            raise ValueError(
+                f"{name} is a hijax or ref {record.kind.__name__}, which can be scanned over axis 0"
+                f" only, not over {axis}"
+            )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Runs a step of the loop.
 
     Attributes:
-      axes: the axis of each value; None where it is broadcast, Carry where it is carried.
-      first: the number of the first value that is a leaf of the graph of objects.
-      carried: the numbers of the values that go from step to step.
+      placement: the axis of each value; None where it is broadcast, Carry where it is carried.
+      carry_in: the position of the argument that is carried, if one is.
+      out_axes: the axes of the output.
     """
 
-    def __init__(
-        self,
-        f: Callable[..., Any],
-        inputs: Inputs,
-        args: tuple[Any, ...],
-        in_axes: Any,
-        out_axes: Any,
-    ) -> None:
-        opened, structure = inputs.opened, inputs.structure
-        in_axes = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
-        prefixes = _spread_over(args, in_axes)
-        if not structure.graph:
-            refuse_state_axes([*prefixes, *leaves_of(out_axes)])
-        self.inputs = inputs
-        self.carry_in = _carry_place(in_axes)
-        self.passed = _open_carry(() if self.carry_in is None else args[self.carry_in])
-        self.body = _Body(f, self.carry_in, out_axes)
-        self.object_prefixes = opened.objects(prefixes)
-        self.leaf_axes = leaf_axes(inputs.flat, self.object_prefixes, structure.object_names)
-        self.axes: list[Any] = opened.arrays(prefixes) + self.leaf_axes
-        self.first = len(self.axes) - len(self.leaf_axes)
-        self.carried = {n for n, axis in enumerate(self.axes) if axis is Carry}
-        self.carried -= self.by_reference()
-        self.outcome: Outcome
-        self.stacked_axes: list[int]
+    placement: Placement
+    carry_in: int | None
+    out_axes: StandIn
 
-    def by_reference(self) -> set[int]:
-        """Lists the Variables whose writes JAX itself carries out of the loop.
+    def __call__(
+        self, function: Callable[..., Any], structure: Structure, values: Sequence[Any]
+    ) -> tuple[Static, list[Any], list[Any], list[Any]]:
+        """Runs it; gives what it has done, written, carried and left to be stacked."""
+        carry: list[Any] = []
+        run = structure.run(functools.partial(self.part, function, carry), values)
+        pairs = zip(run.carried(run.outcome.leaf_origins), run.carried_values(), strict=True)
+        first, leaves = len(values) - len(self.placement.leaves), self.placement.leaves
+        written = {
+            n + first: value
+            for n, value in pairs
+            if n is not None and not isinstance(leaves[n], int)
+        }
+        axes, stacked = self.stacked(run)
+        left = Left(run.outcome, tuple(written), tuple(axes))
+        return Static(left), list(written.values()), carry, stacked
+
+    def part(self, function: Callable[..., Any], carry: list[Any], *args: Any) -> Any:
+        """Calls the function; puts the arrays of its carry into a list, and returns the rest.
 
         Raises:
-          ValueError: one is to be scanned over an axis that JAX does not scan over.
+          TypeError: the output is no tuple like `out_axes`, or the carry has another structure than
+            the one that was passed in.
+          ValueError: an object in the carry is not the one that was passed in, or has changed in
+            other than values of Variables.
         """
-        found = set()
-        for number, record in enumerate(self.inputs.flat.graphdef.leaves, self.first):
-            if record is not None and record.metadata.by_reference:
-                found.add(number)
-                if isinstance(self.axes[number], int) and self.axes[number] != 0:
-                    raise ValueError(
-                        f"{self.inputs.structure.names[number]} is a hijax or ref"
-                        f" {record.kind.__name__}, which can be scanned over axis 0 only, not over"
-                        f" {self.axes[number]}"
-                    )
-        return found
+        if self.carry_in is None:
+            return function(*args)
+        passed = open_carry(args[self.carry_in])
+        with only_values_change("a step of scan", passed):
+            returned, rest = self._part(function(*args))
+            carry += arrays_of_carry("scan", passed, returned, self.placement.structure.graph)
+        return rest
 
-    def call(self, options: dict[str, Any]) -> Any:
-        """Scans: once or, if broadcast values turn out to change, again."""
-        while True:
-            try:
-                carry, stacked = self.scan(options)
-            except _Widen as wider:
-                self.carried |= wider.numbers
-            else:
-                return self.finish(carry, stacked)
+    def _part(self, output: Any) -> tuple[Any, Any]:
+        out_axes = self.out_axes.tree()
+        if out_axes is Carry:
+            return output, ()
+        if not isinstance(output, tuple) or len(output) != len(out_axes):
+            raise TypeError(
+                f"out_axes has {len(out_axes)} entries, for a tuple of as many outputs; not for a"
+                f" {type(output).__name__}"
+                + (f" of {len(output)}" if isinstance(output, tuple) else "")
+            )
+        place = out_axes.index(Carry)
+        return output[place], _without(output, place)
 
-    def scan(self, options: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        """Runs the loop; returns what the last step carries, and what all steps stack."""
-        carry: dict[str, Any] = {}
-        slices: dict[str, Any] = {}
-        fixed: dict[str, Any] = {}
-        names, values = self.inputs.structure.names, self.inputs.values
-        for number, (name, value) in enumerate(zip(names, values, strict=True)):
-            axis = self.axes[number]
-            if number in self.carried:
-                carry[name] = value
-            elif isinstance(axis, int):
-                slices[name] = _move(value, axis, 0)
-            else:
-                fixed[name] = value
+    def join(self, carry: Any, rest: Any) -> Any:
+        """Puts the carry back among the outputs."""
+        out_axes = self.out_axes.tree()
+        if out_axes is Carry:
+            return carry
+        place = out_axes.index(Carry)
+        return (*rest[:place], carry, *rest[place:])
 
-        def step(carry: dict[str, Any], slices: dict[str, Any]) -> Any:
-            return self.step(carry | slices | fixed)
-
-        last, stacked = jax.lax.scan(step, carry, slices, **options)
-        return last, stacked
-
-    def step(self, values: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        """Runs the function on a step's values; returns the next carry, and what is stacked."""
-        structure = self.inputs.structure
-        run = structure.run(self.body, [values[name] for name in structure.names])
-        written = self.written(run)
-        if missing := written.keys() - self.carried:
-            raise _Widen(set(missing))
-        arrays = [n for n in sorted(self.carried) if n < self.first]
-        written |= dict(zip(arrays, self.body.carry.arrays(self.body.carry.leaves), strict=True))
-        carry = {structure.names[n]: values[structure.names[n]] for n in self.carried}
-        carry |= {structure.names[n]: value for n, value in written.items()}
-        self.outcome = run.outcome
-        return carry, self.stacked(run)
-
-    def written(self, run: Run) -> dict[int, Any]:
-        """Finds what a step has written to Variables without an axis, by number."""
-        pairs = zip(run.carried(run.outcome.leaf_origins), run.carried_values(), strict=True)
-        return {
-            n + self.first: value
-            for n, value in pairs
-            if n is not None and not isinstance(self.leaf_axes[n], int)
-        }
-
-    def stacked(self, run: Run) -> list[Any]:
-        """Lists what a step leaves to be stacked, and notes along which axes.
+    def stacked(self, run: Run) -> tuple[list[int], list[Any]]:
+        """Lists what a step leaves to be stacked: along which axes, and the values.
 
         Raises:
           ValueError: it has no axis, as an object that is carried or broadcast has got something
             new.
         """
-        output, what = run.output, "scan out_axes"
-        prefixes = spread(self.body.stacked_axes, output.treedef, output.is_object, what)
-        axes = axes_left(
-            run, self.inputs, self.object_prefixes, self.leaf_axes, output.objects(prefixes)
-        )
+        axes = self.out_axes.tree()
+        if self.carry_in is not None:
+            axes = () if axes is Carry else _without(axes, axes.index(Carry))
+        carried, arrays = self.placement.left(run, axes, AXES, "scan out_axes")
         leaves = zip(
             run.carried(run.outcome.leaf_origins),
-            run.carried(axes),
+            carried,
             run.carried_names(),
             run.carried_values(),
             strict=True,
@@ -290,96 +305,56 @@ class _Loop:
                     f"a step of scan has made {name}, which has no axis along which to stack it:"
                     " give the object an axis, or change the values of Variables only"
                 )
-        self.stacked_axes = [axis for axis, _, _ in found] + output.arrays(prefixes)
-        return [value for _, _, value in found] + output.arrays(output.leaves)
-
-    def finish(self, carry: dict[str, Any], stacked: list[Any]) -> Any:
-        """Writes what the loop has left into the caller's objects, and builds the output."""
-        names = self.inputs.structure.names
-        moved = iter([_move(x, 0, a) for x, a in zip(stacked, self.stacked_axes, strict=True)])
-        flags = zip(self.outcome.leaf_origins, self.outcome.is_carried, strict=True)
-        carried = [
-            next(moved)
-            if origin is None or origin + self.first not in self.carried
-            else carry[names[origin + self.first]]
-            for origin, is_carried in flags
-            if is_carried
-        ]
-        rest = self.inputs.finish(self.outcome, carried, list(moved))
-        if self.carry_in is None:
-            return rest
-        arrays = [carry[names[n]] for n in sorted(self.carried) if n < self.first]
-        objects = self.passed.objects(self.passed.leaves)
-        return self.body.join(
-            close_tree(self.passed.treedef, self.passed.is_object, objects, arrays), rest
-        )
+        values = [value for _, _, value in found] + run.output.arrays(run.output.leaves)
+        return [axis for axis, _, _ in found] + arrays, values
 
 
-class _Body:
-    """The function of a step, without its carry: that is kept, and the rest returned.
+def _scan(
+    functions: tuple[Traced, ...],
+    static: tuple[_Step, tuple[tuple[str, Any], ...]],
+    structure: Structure,
+    values: dict[str, Any],
+    _: Any,
+) -> Finished:
+    (function,), (how, options) = functions, static
+    axes = dict(zip(structure.names, how.placement.values, strict=True))
+    slices = {n: _move(values[n], axis, 0) for n, axis in axes.items() if isinstance(axis, int)}
+    first = len(axes) - structure.graphdef.num_leaves
+    by_reference = {
+        number
+        for number, record in enumerate(structure.graphdef.leaves, first)
+        if record is not None and record.metadata.by_reference
+    }
+    carried = {number for number, axis in enumerate(axes.values()) if axis is Carry}
 
-    Attributes:
-      carry: the carry of the last call, opened.
-      stacked_axes: `out_axes` of the rest.
-    """
+    def probe(values: dict[str, Any]) -> Any:
+        current = values | {name: _like_slice(values[name]) for name in slices}
+        return function(how, structure, [current[name] for name in structure.names])
 
-    def __init__(self, f: Callable[..., Any], carry_in: int | None, out_axes: Any) -> None:
-        self.f = f
-        self.carry_in = carry_in
-        self.out_axes = out_axes
-        self.carry = _open_carry(())
-        self.stacked_axes: Any = out_axes
-        if carry_in is not None:
-            self.stacked_axes = () if out_axes is Carry else _without(out_axes, self._place())
+    numbers: tuple[int, ...] = ()
+    if all(leaf.shape for leaf in jax.tree.leaves(slices)):
+        numbers = jax.eval_shape(probe, values | slices)[0].value.numbers
 
-    def _place(self) -> int:
-        return 0 if self.out_axes is Carry else self.out_axes.index(Carry)
+    def build(carried: set[int]) -> Finished:
+        loop = Loop(function, how, structure, values, carried)
+        last, found = jax.lax.scan(loop.step, loop.state, slices, **dict(options))
+        stacked = [_move(x, 0, axis) for x, axis in zip(found, loop.left.axes, strict=True)]
+        return loop.finish(last, stacked)
 
-    def __call__(self, *args: Any) -> Any:
-        """Calls the function.
-
-        Raises:
-          TypeError: the output is no tuple like `out_axes`, or the carry has another structure than
-            the one that was passed in.
-          ValueError: an object in the carry is not the one that was passed in.
-        """
-        output = self.f(*args)
-        if self.carry_in is None:
-            return output
-        carry, rest = self._part(output)
-        self.carry, passed = _open_carry(carry), _open_carry(args[self.carry_in])
-        if (self.carry.treedef, self.carry.is_object) != (passed.treedef, passed.is_object):
-            raise TypeError(
-                "a step of scan returns a carry of the structure that it is passed,"
-                f" {passed.treedef}, not {self.carry.treedef}"
-            )
-        for name, new, old in zip(self.carry.names, self.carry.leaves, passed.leaves, strict=True):
-            if is_object(new) and new is not old:
-                raise ValueError(
-                    f"{name} is another {type(new).__name__} than the step was passed: change that"
-                    " one in place and return it, or carry what nnx.split gives"
-                )
-        return rest
-
-    def _part(self, output: Any) -> tuple[Any, Any]:
-        if self.out_axes is Carry:
-            return output, ()
-        if not isinstance(output, tuple) or len(output) != len(self.out_axes):
-            raise TypeError(
-                f"out_axes has {len(self.out_axes)} entries, for a tuple of as many outputs; not"
-                f" for a {type(output).__name__}"
-                + (f" of {len(output)}" if isinstance(output, tuple) else "")
-            )
-        return output[self._place()], _without(output, self._place())
-
-    def join(self, carry: Any, rest: Any) -> Any:
-        """Puts the carry back among the outputs."""
-        place = self._place()
-        return carry if self.out_axes is Carry else (*rest[:place], carry, *rest[place:])
+    return build_loop(build, (carried - by_reference) | set(numbers))
 
 
-def _open_carry(carry: Any) -> Opened:
-    return open_tree(carry, lambda path: "the carry" + keystr(path))
+def _like_slice(value: Any) -> Any:
+    """Returns what has the type of the slices of a value, each array and Ref in it, over axis 0."""
+
+    def like_slice(leaf: Any) -> Any:
+        if hijax.is_ref(leaf):
+            return jax.new_ref(like_slice(leaf[...]))
+        if leaf.shape[0] == 0:
+            return jnp.zeros(leaf.shape[1:], leaf.dtype)
+        return jax.lax.index_in_dim(leaf, 0, keepdims=False)
+
+    return jax.tree.map(like_slice, value)
 
 
 def _without(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
 
 from nnx_reference.configuration import resolve_graph, resolve_graph_updates
-from nnx_reference.transforms.axes import (
-    axes_left,
-    distinct_axes,
-    leaf_axes,
-    leaves_of,
-    refuse_state_axes,
-    spread,
-)
-from nnx_reference.transforms.core import MISSING, Inputs, Outcome, decorator
+from nnx_reference.transforms.axes import AXES
+from nnx_reference.transforms.axis_metadata import NO_METADATA, in_step, refuse_metadata
+from nnx_reference.transforms.core import MISSING, Inputs, decorator
+from nnx_reference.transforms.placing import Placed, bundle, finish
 
 
 @decorator
@@ -29,6 +24,7 @@ def vmap(
     axis_name: Hashable | None = None,
     axis_size: int | None = None,
     spmd_axis_name: Hashable | tuple[Hashable, ...] | None = None,
+    transform_metadata: Mapping[str, Any] = NO_METADATA,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> Callable[..., Any]:
@@ -47,14 +43,17 @@ def vmap(
       axis_name: a name of the axis for collectives.
       axis_size: the size of the axis, where no argument tells.
       spmd_axis_name: as for `jax.vmap`.
+      transform_metadata: with graph updates only, `{PARTITION_NAME: name}` keeps sharding metadata
+        in step with the axes; see `nnx.transform_metadata`.
       graph: True for graph mode, False for tree mode, None for the default.
       graph_updates: whether changes of structure reach the caller's objects, too; None for the
         default.
 
     Returns:
       The mapped function. It raises ValueError where `jax.vmap` does; if one Variable is to have
-      two different axes; if StateAxes do not select some Variable; in tree mode, if something is
-      shared or there are StateAxes. If it raises, the caller's objects are unchanged.
+      two different axes; if StateAxes do not select some Variable, or are there without graph
+      updates; in tree mode, if something is shared. If it raises, the caller's objects are
+      unchanged.
     """
     options: dict[str, Any] = {
         "axis_name": axis_name,
@@ -62,79 +61,18 @@ def vmap(
         "spmd_axis_name": spmd_axis_name,
     }
 
+    function = in_step(f, transform_metadata, in_axes, out_axes)
+    placed = Placed(function, (in_axes, out_axes), AXES, "vmap")
+
     @functools.wraps(f)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         inputs = Inputs(f, args, kwargs, resolve_graph(graph), resolve_graph_updates(graph_updates))
-        return _Mapping(f, inputs, in_axes, out_axes, len(args)).call(options)
+        refuse_metadata(transform_metadata, inputs)
+        placement = placed.place(inputs)
+        places = placed.places(placement)
+        axes = (None, places)
+        over_slices = jax.vmap(placed.run, in_axes=axes, out_axes=axes, **options)
+        left, bundles = over_slices(placement, bundle(placement, places, inputs.values))
+        return finish(inputs, left.value, bundles)
 
     return mapped
-
-
-class _Mapping:
-    """One call of a mapped function."""
-
-    def __init__(
-        self, f: Callable[..., Any], inputs: Inputs, in_axes: Any, out_axes: Any, count: int
-    ) -> None:
-        opened = inputs.opened
-        prefixes = spread(
-            (_per_argument(in_axes, count), 0), opened.treedef, opened.is_object, "vmap in_axes"
-        )
-        out_prefixes = leaves_of(out_axes)
-        if not inputs.structure.graph:
-            refuse_state_axes([*prefixes, *out_prefixes])
-        self.f = f
-        self.inputs = inputs
-        self.out_axes = out_axes
-        self.object_prefixes = opened.objects(prefixes)
-        self.leaf_axes = leaf_axes(inputs.flat, self.object_prefixes, inputs.structure.object_names)
-        self.in_axes = opened.arrays(prefixes) + self.leaf_axes
-        self.axes = distinct_axes([*prefixes, *out_prefixes])
-        self.outcome: Outcome
-        self.places: list[tuple[int, str]]
-
-    def call(self, options: dict[str, Any]) -> Any:
-        """Maps over the values; they come out in a dict by name for each axis, as JAX has it."""
-        names, values = self.inputs.structure.names, self.inputs.values
-        in_axes = (dict(zip(names, self.in_axes, strict=True)),)
-        function = jax.vmap(self.run, in_axes=in_axes, out_axes=tuple(self.axes), **options)
-        bundles = function(dict(zip(names, values, strict=True)))
-        carried = [bundles[number][name] for number, name in self.places]
-        arrays = len(carried) - self.outcome.is_object.count(False)
-        return self.inputs.finish(self.outcome, carried[:arrays], carried[arrays:])
-
-    def run(self, values: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Runs the function on traced values."""
-        structure = self.inputs.structure
-        run = structure.run(self.f, [values[name] for name in structure.names])
-        output = run.output
-        prefixes = spread(self.out_axes, output.treedef, output.is_object, "vmap out_axes")
-        left = axes_left(
-            run, self.inputs, self.object_prefixes, self.leaf_axes, output.objects(prefixes)
-        )
-        axes = run.carried(left) + output.arrays(prefixes)
-        names = run.carried_names() + output.arrays(output.names)
-        leaves = run.carried_values() + output.arrays(output.leaves)
-        bundles: tuple[dict[str, Any], ...] = tuple({} for _ in self.axes)
-        for axis, name, leaf in zip(axes, names, leaves, strict=True):
-            bundles[self.axes.index(axis)][name] = leaf
-        self.outcome = run.outcome
-        self.places = [
-            (self.axes.index(axis), name) for axis, name in zip(axes, names, strict=True)
-        ]
-        return bundles
-
-
-def _per_argument(in_axes: Any, count: int) -> tuple[Any, ...]:
-    """Returns a prefix for each positional argument."""
-    if in_axes is None or isinstance(in_axes, int):
-        return (in_axes,) * count
-    if not isinstance(in_axes, (tuple, list)):
-        raise TypeError(
-            f"vmap in_axes is an int, None, or a tuple with an entry per argument, not {in_axes!r}"
-        )
-    if len(in_axes) != count:
-        raise ValueError(
-            f"vmap in_axes has {len(in_axes)} entries for {count} positional arguments"
-        )
-    return tuple(in_axes)

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 
 from nnx_reference.configuration import resolve_graph, resolve_graph_updates
-from nnx_reference.transforms.core import MISSING, Inputs, Outcome, decorator
-from nnx_reference.transforms.statics import find_places, mark, unmarked
+from nnx_reference.transforms.core import MISSING, Inputs, decorator
+from nnx_reference.transforms.statics import find_places, mark
+from nnx_reference.transforms.tracing import traced, unwrapping
 
 
 @decorator
@@ -41,23 +42,20 @@ def remat(
       The function. It raises ValueError if a static argument is not hashable and, in tree mode, if
       something is shared. If it raises, the caller's objects are unchanged.
     """
-    static, function = find_places(f, "static", static_argnums, None), unmarked(f)
+    static = find_places(f, "static", static_argnums, None)
 
     @functools.wraps(f)
     def rematted(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = mark(static, args, kwargs)
         inputs = Inputs(f, args, kwargs, resolve_graph(graph), resolve_graph_updates(graph_updates))
-        structure = inputs.structure
-        outcome: Outcome
+        structure, function = inputs.structure, traced(f)
 
-        def run(values: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-            nonlocal outcome
-            run = structure.run(function, [values[name] for name in structure.names])
-            outcome = run.outcome
-            return run.carried_values(), run.output.arrays(run.output.leaves)
+        def run(values: dict[str, Any]) -> Any:
+            return function(unwrapping, structure, [values[name] for name in structure.names])
 
         checkpointed = jax.checkpoint(run, prevent_cse=prevent_cse, policy=policy)
-        carried, arrays = checkpointed(dict(zip(structure.names, inputs.values, strict=True)))
-        return inputs.finish(outcome, carried, arrays)
+        values = dict(zip(structure.names, inputs.values, strict=True))
+        outcome, carried, arrays = checkpointed(values)
+        return inputs.finish(outcome.value, carried, arrays)
 
     return rematted

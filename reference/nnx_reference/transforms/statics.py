@@ -47,6 +47,16 @@ class Places(NamedTuple):
         positional = tuple([n in numbers for n in range(len(args))])
         return positional, {name: name in self.names for name in kwargs}
 
+    def pick(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """Picks the arguments of a call that are meant."""
+        positional, named = self.choose(args, kwargs)
+        return [x for x, flag in zip(args, positional, strict=True) if flag] + [
+            x for name, x in kwargs.items() if named[name]
+        ]
+
+
+NOWHERE = Places(frozenset(), frozenset())
+
 
 def find_places(
     function: Callable[..., Any],
@@ -65,6 +75,8 @@ def find_places(
     Raises:
       ValueError: the function has no parameter of such a name.
     """
+    if argnums is None and argnames is None:
+        return NOWHERE
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums or ())
     names = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
     parameters = _parameters(function)

@@ -19,7 +19,7 @@ GRAPH_MODES = ("graph-mode", "graph-updates")
 each_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 """Runs a test in each mode: `nnx.jit(f, **mode)`. A case decides the mode's own clause as well."""
 
-each_graph_mode = pytest.mark.parametrize("mode", map(MODES.get, GRAPH_MODES), ids=GRAPH_MODES)
+each_graph_mode = pytest.mark.parametrize("mode", [MODES[m] for m in GRAPH_MODES], ids=GRAPH_MODES)
 """Runs a test in the two modes in which objects may be shared."""
 
 
