@@ -23,7 +23,7 @@ from typing import Any
 
 Event = dict[str, Any]
 
-PATIENCE = 0.05
+PATIENCE = 0.2
 """Seconds between two looks at the file."""
 
 
@@ -37,8 +37,8 @@ def emit(path: str, event: str, **data: Any) -> None:
         os.close(file)
 
 
-def follow(path: Path, process: subprocess.Popen[Any]) -> Iterator[Event]:
-    """Yields the events in a file as they come, until a process has ended and all are read."""
+def follow(path: Path, process: subprocess.Popen[Any]) -> Iterator[list[Event]]:
+    """Yields what is new in a file of events, until a process has ended and all are read."""
     rest = ""
     with path.open() as file:
         alive = True
@@ -49,4 +49,4 @@ def follow(path: Path, process: subprocess.Popen[Any]) -> Iterator[Event]:
             except subprocess.TimeoutExpired:
                 pass
             *lines, rest = (rest + file.read()).split("\n")
-            yield from map(json.loads, lines)
+            yield [json.loads(line) for line in lines]

@@ -79,6 +79,7 @@ class Results:
     interrupted: bool = False
     seconds: float = 0.0
     _clauses_of: dict[str, list[str]] = field(default_factory=dict, repr=False)
+    _decided: set[str] = field(default_factory=set, repr=False)
 
     @property
     def total(self) -> int:
@@ -88,10 +89,7 @@ class Results:
     @property
     def done(self) -> int:
         """The number of tests that have an outcome."""
-        return sum(
-            self.clauses[ids[0]].tests[test] is not Outcome.UNFINISHED
-            for test, ids in self._clauses_of.items()
-        )
+        return len(self._decided)
 
     @property
     def deviations(self) -> list[ClauseResult]:
@@ -145,6 +143,7 @@ class Results:
         ids = self._clauses_of.get(test, [])
         if not ids and outcome is not Outcome.PASS:
             self.errors.append(f"{test}, which decides no clause: {outcome.value}")
+        self._decided.update([test] if ids else [])
         for clause in map(self.clauses.__getitem__, ids):
             known = clause.tests[test]
             clause.tests[test] = outcome if known is Outcome.UNFINISHED else join([known, outcome])

@@ -68,8 +68,9 @@ def run(name: str, options: Options, watch: Watcher) -> Results:
         command += ["-n", str(options.jobs), *DISTRIBUTION, str(options.spec)]
         with log.open("w") as output, process(command, output, Path(folder)) as child:
             try:
-                for event in events.follow(stream, child):
-                    results.take(event)
+                for news in events.follow(stream, child):
+                    for event in news:
+                        results.take(event)
                     watch(results)
                     if results.unloadable:
                         break

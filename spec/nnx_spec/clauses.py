@@ -106,6 +106,7 @@ class Registry(Mapping[str, Clause]):
 
     def __init__(self) -> None:
         self._clauses: dict[str, Clause] = {}
+        self._gathering: dict[str, Gathering] = {}
 
     def __getitem__(self, id: str) -> Clause:
         return self._clauses[id]
@@ -129,6 +130,8 @@ class Registry(Mapping[str, Clause]):
                 f" and {_place(clause.test)}"
             )
         self._clauses[clause.id] = clause
+        if clause.gathers is not None:
+            self._gathering[clause.id] = clause.gathers
 
     def decided_by(self, id: str, case: str) -> list[str]:
         """Lists the clauses that a test decides: its own, and those that gather it.
@@ -137,8 +140,8 @@ class Registry(Mapping[str, Clause]):
           id: the clause that the test is part of.
           case: the test's parameters, as pytest spells them: `tree-mode-jit`.
         """
-        others = [(clause.id, clause.gathers) for clause in self._clauses.values()]
-        return [id, *(name for name, cases in others if cases and cases.takes(id, case))]
+        gathering = self._gathering.items()
+        return [id, *(name for name, cases in gathering if cases.takes(id, case))]
 
 
 REGISTRY = Registry()
