@@ -145,6 +145,35 @@ def shard_map_works_on_copies(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     _wrap(nnx, patch, "shard_map", lambda call, args: call(*_copies(nnx, args)))
 
 
+@fault(breaks="TRX-003 TREE-011")
+def vmap_in_tree_mode_works_on_copies(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """What is written inside `vmap` does not reach the caller in tree mode."""
+    _forget_in(nnx, patch, "vmap", graph=False)
+
+
+@fault(breaks="TRX-003 GRA-012")
+def vmap_in_graph_mode_works_on_copies(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """What is written inside `vmap` does not reach the caller in graph mode."""
+    _forget_in(nnx, patch, "vmap", graph=True)
+
+
+def _forget_in(nnx: Any, patch: pytest.MonkeyPatch, name: str, graph: bool) -> None:
+    """Lets what a transform gives work on copies, in tree mode or in graph mode alone."""
+    original = getattr(nnx, name)
+
+    def transform(function: Any, **options: Any) -> Any:
+        transformed = original(function, **options)
+        forgets = options.get("graph") is graph
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return transformed(*(_copies(nnx, args) if forgets else args), **kwargs)
+
+        return call
+
+    patch.setattr(nnx, name, transform)
+
+
 @fault(breaks="TRX-003")
 def switch_works_on_copies(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """What the branch of `switch` writes does not reach the caller."""

@@ -130,12 +130,13 @@ class Plan:
     Attributes:
       structure: the structure; without that of the other arguments, which JAX takes care of.
       donated: the numbers of the leaves whose arrays may be overwritten.
+      count: the number of objects.
       places: the objects' positions if each is an argument itself; None if some are not.
       groups: for each object, the numbers of the leaves that are met in it for the first time.
       order: the numbers of the leaves in the order in which they are passed.
     """
 
-    __slots__ = ("donated", "groups", "order", "places", "structure")
+    __slots__ = ("count", "donated", "groups", "order", "places", "structure")
 
     def __init__(
         self, structure: Structure, donated: frozenset[int], places: tuple[int, ...] | None
@@ -143,18 +144,30 @@ class Plan:
         self.structure = structure
         self.donated = donated
         self.places = places
-        roots = len(structure.object_names)
-        self.groups: list[list[int]] = [[] for _ in range(roots)]
+        self.count = len(structure.object_names)
+        self.groups: list[list[int]] = [[] for _ in range(self.count)]
         for number, path in enumerate(structure.graphdef.paths):
             self.groups[cast(int, path[0])].append(number)
-        self.order = sorted(donated)
-        for group in self.groups:
-            self.order += [n for n in group if n not in donated and self.is_variable(n)]
-            self.order += [n for n in group if not self.is_variable(n)]
+        first, lists = self.arrange(range(len(structure.graphdef.leaves)))
+        self.order: list[int] = [*first, *chain(*lists)]
 
     def is_variable(self, number: int) -> bool:
         """Tells whether a leaf is a Variable."""
         return self.structure.graphdef.leaves[number] is not None
+
+    def arrange(self, of: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
+        """Arranges what belongs to leaves as it is passed: for donated ones, and for the others.
+
+        The latter are lists: for each object one for its Variables, and one for its other leaves if
+        it has any.
+        """
+        lists = []
+        for group in self.groups:
+            kept = [n for n in group if n not in self.donated]
+            lists.append([of[n] for n in kept if self.is_variable(n)])
+            if others := [of[n] for n in kept if not self.is_variable(n)]:
+                lists.append(others)
+        return [of[n] for n in sorted(self.donated)], lists
 
     def by_number(self, passed: Sequence[Any]) -> list[Any]:
         """Puts what is passed into the order of the leaves."""
@@ -167,7 +180,6 @@ class Group:
 
     Attributes:
       plan: the plan of the call.
-      index: the object's number among the objects.
       place: its position among the arguments.
       variables: the Variables that are met in it for the first time, by number.
       kept: those that are not donated.
@@ -179,7 +191,6 @@ class Group:
 
     __slots__ = (
         "donated",
-        "index",
         "kept",
         "others",
         "place",
@@ -192,7 +203,6 @@ class Group:
     def __init__(self, plan: Plan, index: int, place: int, leaves: Sequence[Any]) -> None:
         numbers = plan.groups[index]
         self.plan = plan
-        self.index = index
         self.place = place
         self.variables = {n: leaves[n] for n in numbers if plan.is_variable(n)}
         self.kept = [v for n, v in self.variables.items() if n not in plan.donated]
@@ -218,16 +228,6 @@ _PLAIN = frozenset(
 )
 
 
-def _is_plain(value: Any) -> bool:
-    """Tells, as quickly as can be, that there is no object in an argument."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return True
-    if kind is dict:
-        return all(map(_is_plain, value.values()))
-    return (kind is tuple or kind is list) and all(map(_is_plain, value))
-
-
 class Compiled:
     """A function as it is compiled: once for each plan."""
 
@@ -246,61 +246,68 @@ class Compiled:
     ) -> Callable[..., Any]:
         """Makes the function that is called in place of the user's."""
         static = self.options.static if self.options.static != NOWHERE else None
-        chosen = (
-            None if graph is None or graph_updates is None else resolve_modes(graph, graph_updates)
-        )
-        recall, keys, compiled = self.recall, self.keys, self.compiled
+        settled = graph is not None and (not graph or graph_updates is not None)
+        chosen = resolve_modes(graph, graph_updates) if settled else None
+        keys, compiled, leaf_types = self.keys, self.compiled, self.leaf_types
 
         @functools.wraps(function)
         def jitted(*args: Any, **kwargs: Any) -> Any:
             if static is not None:
                 args, kwargs = mark(static, args, kwargs)
             mode = chosen or resolve_modes(graph, graph_updates)
-            groups = recall(args, kwargs, keys[mode]) if is_eager() else None
-            if not groups:
-                return self.call_anew(Inputs(function, args, kwargs, *mode), args)
+            key = keys[mode]
+            plan: Plan | None = None
             passed: list[Any] = list(args)
+            groups: list[Group] = []
             values: list[list[Any]] = []
             donated: list[Any] = []
-            for group in groups:
-                passed[group.place] = None
-                values += [v._value for v in group.kept], group.others
+            for place, argument in enumerate(args):
+                if type(argument) in leaf_types:
+                    continue
+                notes = getattr(argument, "_pytree_notes", None)
+                memo = None if notes is None else notes.memos.get(key)
+                if memo is None:
+                    if self.is_plain(argument):
+                        continue
+                    break
+                is_current = memo.latest is Changes.latest and not memo.compares
+                group: Group | None = memo.result if is_current else memo.recall()
+                if group is None or group.place != place or group.plan is not (plan or group.plan):
+                    break
+                plan = group.plan
+                groups.append(group)
+                passed[place] = None
+                values.append([v._value for v in group.kept])
+                if group.others:
+                    values.append(group.others)
                 if group.donated:
                     donated += [v._value for v in group.donated]
-            result, carried, output = compiled[group.plan](donated, values, *passed, **kwargs)
-            if result.writes is None:
-                return finish(Inputs(function, args, kwargs, *mode), result, carried, output)
-            written = iter(carried)
-            for group in groups:
-                targets = group.targets if group.result is result else group.targets_of(result)
-                for variable, value in zip(targets, written):  # noqa: B905 (goes on with the next)
-                    _set_value(variable, value)
-            return output
+            else:
+                is_same = is_eager() and (not kwargs or self.is_plain(kwargs))
+                if plan is not None and plan.count == len(groups) and is_same:
+                    result, carried, output = compiled[plan](donated, values, *passed, **kwargs)
+                    if result.writes is None:
+                        inputs = Inputs(function, args, kwargs, *mode)
+                        return finish(inputs, result, carried, output)
+                    _write(groups, result, carried)
+                    return output
+            return self.call_anew(Inputs(function, args, kwargs, *mode), args)
 
         return jitted
 
-    def recall(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: int) -> list[Group] | None:
-        """Returns what all objects among the arguments remember; None if something is unknown."""
-        groups: list[Group] = []
-        for place, argument in enumerate(args):
-            if type(argument) in self.leaf_types:
-                continue
-            notes = getattr(argument, "_pytree_notes", None)
-            memo = None if notes is None else notes.memos.get(key)
-            if memo is None:
-                if not self.is_sharded and _is_plain(argument):
-                    continue
-                return None
-            is_current = memo.latest is Changes.latest and not memo.compares  # as `recall` checks
-            group: Group | None = memo.result if is_current else memo.recall()
-            if group is None or group.place != place or group.index != len(groups):
-                return None
-            groups.append(group)
-            if group.plan is not groups[0].plan:
-                return None
-        if kwargs and not _is_plain(kwargs):
-            return None
-        return groups if groups and len(groups) == len(groups[0].plan.groups) else None
+    def is_plain(self, value: Any) -> bool:
+        """Tells, as quickly as can be, that an argument has no object in it and is as any other.
+
+        Where arguments have shardings, a container is not.
+        """
+        kind = type(value)
+        if kind in self.leaf_types:
+            return True
+        if self.is_sharded:
+            return False
+        if kind is dict:
+            return all(map(self.is_plain, value.values()))
+        return (kind is tuple or kind is list) and all(map(self.is_plain, value))
 
     def call_anew(self, inputs: Inputs, args: tuple[Any, ...]) -> Any:
         """Calls the function on objects of which it knows nothing, and has them remember it."""
@@ -382,12 +389,19 @@ def _constrain(values: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
 def _in_shardings(plan: Plan, shardings: Placement) -> Any:
     """Returns the shardings of what the compiled function is called with."""
     structure = shardings.structure
-    groups = [Group(plan, index, 0, shardings.leaves) for index in range(len(plan.groups))]
     others = iter(shardings.values)  # those of the arguments that are no objects come first
     spread = [None if flag else next(others) for flag in structure.is_object]
     args, _ = jax.tree.unflatten(structure.treedef, spread)
-    donated = [sharding for group in groups for sharding in group.donated]
-    return donated, [values for group in groups for values in (group.kept, group.others)], *args
+    return *plan.arrange(shardings.leaves), *args
+
+
+def _write(groups: list[Group], result: Result, carried: list[Any]) -> None:
+    """Writes what a trace carries out into the Variables of known objects."""
+    values = iter(carried)
+    for group in groups:
+        targets = group.targets if group.result is result else group.targets_of(result)
+        for variable, value in zip(targets, values):  # noqa: B905 (the next group goes on)
+            _set_value(variable, value)
 
 
 class Passed:
@@ -395,8 +409,8 @@ class Passed:
 
     Attributes:
       donated: the values of donated leaves.
-      groups: for each object two lists: the values of its Variables that are not donated, and its
-        other leaves.
+      groups: for each object a list of the values of its Variables that are not donated, and if it
+        has other leaves, a list of these.
       args: the positional arguments, with holes.
       kwargs: the keyword arguments, with holes.
     """
@@ -404,15 +418,12 @@ class Passed:
     __slots__ = ("args", "donated", "groups", "kwargs")
 
     def __init__(self, plan: Plan, inputs: Inputs) -> None:
-        leaves = [raw_value(leaf) for leaf in inputs.flat.leaves]
-        groups = [Group(plan, index, 0, leaves) for index in range(len(plan.groups))]
         opened, hole = inputs.opened, HOLE if plan.places is None else None
         holed = [
             hole if flag else leaf
             for leaf, flag in zip(opened.leaves, opened.is_object, strict=True)
         ]
-        self.donated = [value for group in groups for value in group.donated]
-        self.groups = [values for group in groups for values in (group.kept, group.others)]
+        self.donated, self.groups = plan.arrange([raw_value(leaf) for leaf in inputs.flat.leaves])
         self.args, self.kwargs = jax.tree.unflatten(opened.treedef, holed)
 
 
