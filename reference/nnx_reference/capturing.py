@@ -32,12 +32,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nnx_reference.attributes import data
 from nnx_reference.containers import Dict, List
 from nnx_reference.everywhere import as_pure
-from nnx_reference.pytree import CAPTURES, Key, Module, Path, Pytree, attributes_of
+from nnx_reference.pytree import CAPTURES, Key, Module, Path, attributes_of
 from nnx_reference.state import State, from_flat_state, to_flat_state
+from nnx_reference.transforms.core import is_object
 from nnx_reference.traversal import iter_modules
 from nnx_reference.variables import Perturbation, Variable, new_variable
 
@@ -137,7 +139,8 @@ def capture(
       init: a State of what has been recorded before, such as perturbations. Its Variables' classes
         are captured, too, but returned only if they are among `var_types`.
       method_outputs: a class to record in what methods return, under their names: `__call__` and
-        all that do not begin with an underscore. It is returned even if not among `var_types`.
+        all that do not begin with an underscore. It is returned even if not among `var_types`. What
+        JAX cannot carry out, such as a string, a generator or a Module, is not recorded.
 
     Returns:
       A function that returns the result if no class is to be returned, and else a tuple of it and a
@@ -214,6 +217,7 @@ class _Recording:
       modules: all Modules in it that can record, with their paths; a Dict has items only.
       returned: the classes of which there shall be States.
       buffers: the buffers of each Module.
+      outer: the ids of the buffers of captures that run already.
     """
 
     def __init__(
@@ -232,7 +236,9 @@ class _Recording:
             tuple([_buffer(kind, first.get(path, {}).get(kind, {})) for kind in kinds])
             for path, _ in self.modules
         ]
-        self.own = {id(buffer) for buffers in self.buffers for buffer in buffers}
+        self.outer = {
+            id(buffer) for _, module in self.modules for buffer in _buffers_of(module) or ()
+        }
 
     @contextmanager
     def installed(self, method_outputs: Kind | None) -> Iterator[None]:
@@ -249,11 +255,13 @@ class _Recording:
                 _put(module, own, kind)
 
     def clean(self, tree: Any) -> None:
-        """Takes the buffers out of copies of the Modules that have got into a pytree."""
+        """Takes the buffers out of a pytree's Modules that are like ours: copies, gradients."""
         originals = {id(module) for _, module in self.modules}
         for _, module in list(iter_modules(tree, graph=True)):
-            held = {id(buffer) for buffer in _buffers_of(module) or ()}
-            if id(module) not in originals and held & self.own:
+            buffers = _buffers_of(module)
+            if id(module) in originals or buffers is None:
+                continue
+            if self.outer.isdisjoint(map(id, buffers)):
                 _put(module, None, _usual_class(module))
 
     def states(self) -> list[State]:
@@ -328,9 +336,8 @@ def recorder(kind: type[Module], output_type: Kind) -> type[Module]:
       kind: the class.
       output_type: the class of Variables to record in.
     """
-    if (kind, output_type) not in _recorders:
-        _recorders[kind, output_type] = _make_recorder(kind, output_type)
-    return _recorders[kind, output_type]
+    known = _recorders.get((kind, output_type))
+    return known or _recorders.setdefault((kind, output_type), _make_recorder(kind, output_type))
 
 
 def _make_recorder(kind: type[Module], output_type: Kind) -> type[Module]:
@@ -358,14 +365,19 @@ def _recording(function: Callable[..., Any], name: str, kind: Kind) -> Callable[
     @functools.wraps(function)
     def method(self: Module, *args: Any, **kwargs: Any) -> Any:
         output = function(self, *args, **kwargs)
-        if _buffers_of(self) is not None and not _holds_objects(output):
+        if _buffers_of(self) is not None and _is_recordable(output):
             self.sow(kind, name, output)
         return output
 
     return method
 
 
-def _holds_objects(output: Any) -> bool:
-    """Tells whether there is an object other than a Variable in a pytree, which has no value."""
-    leaves = jax.tree.leaves(output, is_leaf=lambda leaf: isinstance(leaf, (Variable, Pytree)))
-    return any(isinstance(leaf, Pytree) for leaf in leaves)
+_RECORDABLE = (Variable, jax.Array, np.ndarray, np.generic, int, float, complex)
+
+
+def _is_recordable(output: Any) -> bool:
+    """Tells whether a pytree has only Variables, arrays and numbers, which JAX can carry out."""
+    if isinstance(output, Iterator):
+        return False
+    leaves = jax.tree.leaves(output, is_leaf=is_object)
+    return all(isinstance(leaf, _RECORDABLE) for leaf in leaves)

@@ -1,4 +1,4 @@
-"""nnx.compat: the functions that take `graph=` in graph mode, whatever the defaults.
+"""nnx.compat: what older code calls, in graph mode with graph updates, whatever the defaults.
 
     nnx.compat.split    nnx.split with graph=True
     nnx.compat.jit      nnx.jit with graph=True and graph_updates=True

@@ -54,14 +54,18 @@ def read(node: Any, graph: bool | None, function: str) -> Flat:
       ValueError: something is shared, and the mode is tree mode.
     """
     flat = graphs.flatten(node)
-    if not flat.graphdef.is_tree and not resolve_graph(graph):
-        raise ValueError(_describe_sharing(flat, function))
+    if flat.graphdef.is_tree or resolve_graph(graph):
+        return flat
+    if references := flat.graphdef.references():
+        raise ValueError(_describe_sharing(flat, references, function))
     return flat
 
 
-def _describe_sharing(flat: Flat, function: str) -> str:
+def _describe_sharing(
+    flat: Flat, references: Sequence[tuple[int, bool, list[Path]]], function: str
+) -> str:
     lines = []
-    for number, is_a_node, paths in flat.graphdef.references():
+    for number, is_a_node, paths in references:
         shared = (flat.nodes if is_a_node else flat.leaves)[number]
         lines.append(f"\n  {type(shared).__name__} at {', '.join(map(str, paths))}")
     return (

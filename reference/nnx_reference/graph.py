@@ -127,7 +127,10 @@ class GraphDef(Generic[A]):
         return [value for node in self.nodes for _, _, value in node.static]
 
     def references(self) -> list[tuple[int, bool, list[Path]]]:
-        """Lists what is shared: its number, whether it is a node, and every path to it."""
+        """Lists what is shared: its number, whether it is a node, and every path to it.
+
+        The buffers of a capture do not count, as copies share them by nature.
+        """
         found: dict[tuple[bool, int], list[Path]] = {(True, 0): [()]} if self.nodes else {}
         for path, node in zip(self.node_paths, self.nodes, strict=True):
             for is_a_node, children in ((False, node.leaves), (True, node.nodes)):
@@ -136,7 +139,7 @@ class GraphDef(Generic[A]):
         shared = [
             (n, is_a_node, sorted(p, key=_order))
             for (is_a_node, n), p in found.items()
-            if len(p) > 1
+            if len(p) > 1 and not any(CAPTURES in path for path in p)
         ]
         return sorted(shared, key=lambda item: _order(item[2][0]))
 

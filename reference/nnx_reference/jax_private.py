@@ -42,6 +42,16 @@ def is_eager() -> bool:
     return trace_ctx.trace is eval_trace
 
 
+def outer_traces() -> list[Trace]:
+    """Lists the trace levels around the caller's, the innermost first and the eager one last."""
+    found: list[Trace] = []
+    trace: Any = trace_ctx.trace
+    while trace is not eval_trace:
+        trace = getattr(trace, "parent_trace", None) or eval_trace
+        found.append(ref(trace))
+    return found
+
+
 def eagerly() -> contextlib.AbstractContextManager[None]:
     """Returns a context in which the caller is inside no transform, wherever it stands."""
     return set_current_trace(eval_trace)
@@ -74,6 +84,8 @@ def read_buffer(array_ref: Any) -> jax.Array:
 def write_buffer(array_ref: Any, value: jax.Array) -> None:
     """Sets a Ref, eagerly, to a copy of an array of its shape and dtype."""
     refs = array_ref._refs
+    if value.weak_type:  # compiled functions expect the Ref's own type, which is not weak
+        value = jax.lax.convert_element_type(value, value.dtype)
     refs._buf = jax.device_put(value, refs._buf.sharding, may_alias=False)
 
 

@@ -49,7 +49,7 @@ class Metadata(dict[str, Any]):
       by_reference: whether the flags say that a Variable holds its value by reference (`hijax.py`).
     """
 
-    __slots__ = ("_hash", "by_reference", "kind")
+    __slots__ = ("__weakref__", "_hash", "by_reference", "kind")
 
     kind: type
     by_reference: bool

@@ -43,6 +43,7 @@ from nnx_reference.hijax import Unshared
 from nnx_reference.jax_private import Trace, current_trace, is_eager
 from nnx_reference.metadata import FLAGS, Changes, Metadata, VariableMetadata, run_hooks
 from nnx_reference.operators import Operators, value_of
+from nnx_reference.reading import ACTIVE, note_read
 from nnx_reference.values import delete_item, get_item, set_item, unaliased
 
 A = TypeVar("A")
@@ -101,6 +102,8 @@ class Variable(Operators, Generic[A]):
 
     def get_value(self, *, index: Any = _MISSING) -> Any:
         """Returns the value, or its item at `index`, after the `on_get_value` hooks."""
+        if ACTIVE:
+            note_read(self)
         value = self._load() if self._metadata.by_reference else self._value
         if index is not _MISSING:
             value = get_item(value, value_of(index))
@@ -145,6 +148,8 @@ class Variable(Operators, Generic[A]):
 
     def _load(self) -> Any:
         """Returns the value, past all hooks."""
+        if ACTIVE:
+            note_read(self)
         return hijax.read(self._held()) if self._metadata.by_reference else self._value
 
     def _held(self) -> Any:
@@ -153,13 +158,15 @@ class Variable(Operators, Generic[A]):
 
     def _shared(self) -> Any:
         """Returns what is stored, so that others may use it, too."""
+        if ACTIVE:
+            note_read(self)
         if type(self._value) is Unshared:
             _set_value(self, hijax.share(self._value, self.ref))
         return self._value
 
     def _copied(self) -> Any:
         """Returns the value for a copy of the Variable, or what holds it by reference for both."""
-        return self._shared() if self._metadata.by_reference else unaliased(self._value)
+        return self._shared() if self._metadata.by_reference else unaliased(self._load())
 
     def _store(self, value: Any) -> None:
         """Stores a value that `_check_write` has let through."""
@@ -491,7 +498,8 @@ _VALUE_KEY = GetAttrKey("value")
 
 def _flatten(variable: Variable[Any]) -> tuple[tuple[Any], Metadata]:
     value = variable._value
-    return (variable._shared() if type(value) is Unshared else value,), variable._metadata
+    shared = variable._shared() if ACTIVE or type(value) is Unshared else value
+    return (shared,), variable._metadata
 
 
 def _flatten_with_key(variable: Variable[Any]) -> tuple[tuple[tuple[GetAttrKey, Any]], Metadata]:

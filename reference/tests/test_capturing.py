@@ -188,6 +188,41 @@ def test_method_outputs():
     assert plain(nnx.capture(model.twice, method_outputs=Seen)(X)[1]) == {"twice": ([2.0, 4.0],)}
 
 
+def test_method_outputs_that_jax_cannot_carry_are_not_recorded():
+    class Various(nnx.Module):
+        def name(self):
+            return "name"
+
+        def steps(self):
+            yield 1
+
+        def both(self, x):
+            return {"x": x, "name": self.name()}
+
+        def __call__(self, x):
+            return self.both(x)["x"] * next(self.steps())
+
+    run = nnx.jit(lambda m, x: m(x))
+    for f in (run, run.__wrapped__):
+        y, outputs = nnx.capture(f, method_outputs=Seen)(Various(), 2.0)
+        assert (y, plain(outputs)) == (2.0, {"__call__": (2.0,)})
+
+
+@each_mode
+def test_gradients_and_copies_that_are_returned_do_not_record(mode):
+    model = Scale(3.0)
+
+    def run(model):
+        gradient = nnx.grad(lambda m: m(2.0), **mode)(model)
+        return gradient, nnx.clone(model)
+
+    (gradient, copy), outputs, seen = nnx.capture(run, nnx.Intermediate, method_outputs=Seen)(model)
+    assert (plain(outputs), plain(seen)) == ({"y": (6.0,)}, {"__call__": (6.0,)})
+    for returned in (gradient, copy):
+        assert type(returned) in (Scale, nnx.State)
+        assert set(nnx.state(returned)) == {"w"}
+
+
 def test_copies_record_for_the_capture():
     def run(model):
         return nnx.merge(*nnx.split(model)).first, nnx.merge(*nnx.split(model))(X)
@@ -196,6 +231,17 @@ def test_copies_record_for_the_capture():
     assert not hasattr(copy, "__captures__")
     assert plain(intermediates)["first"] == {"y": ([2.0, 4.0],)}
     assert_untouched(model)
+
+
+@each_mode
+def test_copies_share_nothing_else(mode):
+    @nnx.jit(**mode)
+    def run(model, x):
+        graphdef, state = nnx.split([model, nnx.clone(model)], graph=mode["graph"])
+        return nnx.merge(graphdef, state)[1](x), nnx.state(model)
+
+    (y, _), intermediates = nnx.capture(run, nnx.Intermediate)(Scale(3.0), 2.0)
+    assert (y, plain(intermediates)) == (6.0, {"y": (6.0,)})
 
 
 def test_without_a_capture_a_record_is_an_attribute():

@@ -244,6 +244,19 @@ def test_sharing(mode):
 
 
 @each_mode
+def test_keyword_only_arguments_keep_their_defaults(mode):
+    @nnx.custom_vjp(**mode)
+    def f(x, y=3.0, *, k=2.0):
+        return x * y * k
+
+    f.defvjp(lambda x, y: (f(x, y), y), lambda y, g: (y, None))
+    assert f(5.0) == 30.0
+    assert nnx.grad(f, **mode)(5.0) == 3.0
+    with pytest.raises(TypeError, match="positional arguments, not \\['k'\\]"):
+        f(5.0, k=2.0)
+
+
+@each_mode
 def test_wrong_uses(mode):
     with pytest.raises(AttributeError, match="sin has no rules"):
         nnx.custom_vjp(jnp.sin, **mode)(1.0)

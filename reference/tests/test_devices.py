@@ -112,6 +112,12 @@ def test_state_sharding_shards_each_variable_its_own_way():
     assert shapes == [((1, 2), (2,))]
 
 
+def test_the_mesh_may_be_that_of_the_context():
+    with jax.set_mesh(mesh()):
+        shard = nnx.shard_map(lambda x: x * 2, in_specs=P("d"), out_specs=P("d"))
+        assert shard(array(8)).tolist() == (2 * array(8)).tolist()
+
+
 def test_state_sharding_takes_a_state_of_specs():
     spec = nnx.StateSharding(nnx.State({"w": P("d"), "mean": P(), "layers": {0: {"b": P()}}}))
     model = Net(array(8, 2), jnp.float32(1))

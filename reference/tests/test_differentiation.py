@@ -135,6 +135,8 @@ def test_what_is_refused():
         nnx.grad(lambda n: n * 1.0)(3)
     with pytest.raises(TypeError, match="scalar"):
         nnx.grad(lambda x: x)(X)
+    with pytest.raises(TypeError, match=r"not the Param .* v\[\.\.\.\]"):
+        nnx.grad(lambda scale: scale.b)(scale)
     with pytest.raises(TypeError, match="has_aux"):
         nnx.grad(lambda x: x, has_aux=True)(1.0)
     with pytest.raises(TypeError, match=r"argnums has 2.*2 positional"):

@@ -222,6 +222,42 @@ def test_shared_references_are_seen_at_the_next_call():
         tree(model, jnp.ones(2))
 
 
+class Reference(nnx.Module):
+    def __init__(self, variable):
+        self.variable = variable
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, a, b: f(a, b),
+        lambda f, a, b: f(a, b=b),
+        lambda f, a, b: f((a, [b])),
+    ],
+    ids=["positions", "keyword", "containers"],
+)
+@pytest.mark.parametrize("shared", [False, True])
+def test_models_of_different_calls_share_what_they_share(shared, call):
+    """What one pair of models shares says nothing of a pair that has never met before."""
+
+    def f(a, b=None):
+        a, b = (a[0], a[1][0]) if b is None else (a, b)
+        a.variable[...] += 1
+        b.variable[...] *= 10
+
+    jitted = nnx.jit(f, **MODES["graph-mode"])
+    v, w, x = (nnx.Variable(jnp.float32(n)) for n in (1, 2, 3))
+    pairs = [(v, v), (w, w)] if shared else [(v, x), (w, v)]
+    (a, b), (c, d) = [tuple(map(Reference, pair)) for pair in pairs]
+    for _ in range(2):
+        call(jitted, a, b)
+        call(jitted, c, d)
+    for variable, value in ((v, 1.0), (w, 2.0)):
+        variable[...] = jnp.float32(value)
+    call(jitted, a, d)
+    assert (v[...], w[...]) == ((2, 20) if shared else (20, 2))
+
+
 def test_a_function_that_changes_the_structure_does_so_at_every_call():
     def grow(model):
         model.layers.append(Layer(1))
@@ -331,6 +367,41 @@ def test_nothing_is_traversed_while_the_structure_stays(mode):
         counts.append(calls_of(tick, tower))
         assert tower.layers[0].weight[...].tolist() == [3.0, 3.0]
     assert counts[0] == counts[1] < 10
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda tick, tower, other: tick(tower=tower, others=[other]),
+        lambda tick, tower, other: tick(tower, others={"a": other}),
+        lambda tick, tower, other: tick(tower, (other, jnp.ones(2), None)),
+    ],
+    ids=["keywords", "in-a-dict", "in-a-tuple"],
+)
+def test_objects_in_containers_and_keywords_are_known_too(call):
+    traces = []
+
+    @nnx.jit
+    def tick(tower, others):
+        traces.append(1)
+        for one in [tower, *jax.tree.leaves(others, is_leaf=lambda x: isinstance(x, Tower))]:
+            if isinstance(one, Tower):
+                one.tick()
+
+    counts = []
+    for size in (1, 50):
+        tower, other = Tower(size), Tower(size)
+        call(tick, tower, other)
+        call(tick, tower, other)
+        counts.append(calls_of(call, tick, tower, other))
+        assert (int(tower.count[...]), int(other.count[...])) == (3, 3)
+        other.layers.append(Layer(1))
+        call(tick, tower, other)
+        assert other.layers[-1].weight[...].tolist() == [2.0, 2.0]
+        call(tick, tower, tower)
+        assert (int(tower.count[...]), int(other.count[...])) == (6, 4)
+    assert counts[0] == counts[1]
+    assert len(traces) == 6
 
 
 def test_a_wrapper_made_anew_traces_nothing_anew():

@@ -72,6 +72,14 @@ class TestHolding:
         increment(v)
         assert (read, v[...]) == (2, 3)
 
+    @pytest.mark.parametrize("kind", [jnp.full(2, 3.0), 3 * jnp.ones(2)], ids=["weak", "strong"])
+    def test_it_may_be_set_to_an_array_of_a_weak_type(self, kind):
+        v = nnx.Param(jnp.full(2, 1.0), ref=True)
+        total = jax.jit(lambda v: v[...].sum())
+        assert total(v) == 2
+        v[...] = kind
+        assert total(v) == 6
+
     def test_rebuilt_around_arrays_it_is_a_hijax_variable_again(self):
         v = variable([1, 2])
         w = jax.tree.map(lambda x: x[...] * 2, v)

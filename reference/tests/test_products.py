@@ -186,6 +186,13 @@ def test_under_other_transforms(mode):
 
 
 @each_mode
+def test_jit_returns_what_pulls_back(mode):
+    make = nnx.jit(lambda m, x: nnx.vjp(apply, m, x, **mode)[1], **mode)
+    of_model, of_x = make(Scale(), X)(1.0)
+    assert (of_model.w[...].tolist(), of_x.tolist()) == ([18.0, 24.0], [6.0, 12.0])
+
+
+@each_mode
 def test_errors_change_nothing(mode):
     def fail(m):
         m.count[...] += 1

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import types
 import weakref
 
 import jax
@@ -137,6 +138,81 @@ def test_methods_and_partials():
     assert [int(nnx.fori_loop(0, 2, f, 0)) for f in functions] == [6] * 4
 
 
+NET, NETS = Net(), [Net()]
+
+
+def named_by_helper(x):
+    return x + NET.w[0]
+
+
+def with_default(x, net=NET):
+    return x + net.w[0]
+
+
+def with_keyword(x, *, nets={"a": NET}):  # noqa: B006 (not changed)
+    return x + nets["a"].w[0]
+
+
+def with_inner(x):
+    return (lambda y: y + NET.w[0])(x)
+
+
+class Holder:
+    net = NET
+
+    def __call__(self, x):
+        return x + self.net.w[0]
+
+
+holder = Holder()
+CAPTURES = {
+    "helper": lambda x: named_by_helper(x),
+    "default": with_default,
+    "keyword": with_keyword,
+    "inner function": with_inner,
+    "list": lambda x: x + NETS[0].w[0],
+    "partial": functools.partial(lambda nets, x: x + nets[0].w[0], NETS),
+    "attribute": lambda x: holder(x),
+    "callable": holder,
+    "nested": lambda x: nnx.cond(True, holder, holder, x),
+    "argument": lambda x: nnx.jit(lambda net: x + net.w[0])(holder.net),
+    "state": lambda x: x + nnx.state(holder.net)["w"][0],
+    "pytree": lambda x: x + jax.tree.leaves(vars(holder.net)["w"])[0][0],
+}
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_whatever_is_captured_in_any_way_is_never_outdated(capture):
+    function = CAPTURES[capture]
+    transformed = [
+        lambda: nnx.cond(True, function, function, 1.0),
+        lambda: nnx.remat(function)(1.0),
+        lambda: jax.grad(lambda x: nnx.remat(function)(x) ** 2)(1.0) / 2,
+        lambda: nnx.pmap(function)(jnp.ones(1))[0],
+    ]
+    for value in (1.0, 2.0):
+        for net in (NET, *NETS):
+            net.w[...] = jnp.full(3, value)
+        assert [float(run()) for run in transformed] == [1 + value] * len(transformed)
+
+
+def test_a_captured_variable_is_traced_again_only_when_it_has_changed():
+    v, calls = nnx.Variable(jnp.float32(1), scale=2), []
+
+    def f(x):
+        calls.append(x)
+        return x + v[...] * v.scale
+
+    def run():
+        return float(nnx.cond(True, f, lambda x: x, 0.0)), len(calls)
+
+    assert [run(), run()] == [(2, 1), (2, 1)]
+    v[...] = jnp.float32(5)
+    assert [run(), run()] == [(10, 2), (10, 2)]
+    v.set_metadata(scale=3)
+    assert [run(), run()] == [(15, 3), (15, 3)]
+
+
 def use_everywhere():
     net = Net()
     big = jnp.ones(1000)
@@ -151,10 +227,15 @@ def use_everywhere():
     nnx.make_jaxpr(body)(0, net)
     nnx.while_loop(lambda net: net.n[...] > 0, lambda net: body(0, net), net)
     nnx.scan(lambda net, x: (body(0, net), x))(net, jnp.ones(2))
-    return [weakref.ref(x) for x in (net, net.w[...], big, body)]
+    hidden = types.SimpleNamespace(net=net)
+    unclear = functools.partial(lambda x: x + hidden.net.w[0])
+    nnx.cond(True, unclear, unclear, big[0])
+    net.w[...] += 1
+    nnx.cond(True, unclear, unclear, big[0])
+    return [weakref.ref(x) for x in (net, net.w[...], big, body, unclear)]
 
 
 def test_nothing_is_kept_alive():
     references = use_everywhere()
     gc.collect()
-    assert [r() is None for r in references] == [True] * 4
+    assert [r() is None for r in references] == [True] * 5

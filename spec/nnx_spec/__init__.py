@@ -13,6 +13,7 @@ target as the fixture `nnx`.
     plans.py        object graphs and filters as plain data, and how to build them on a target
     strategies.py   hypothesis strategies that draw such plans
     oracles.py      what a plan must look like from outside, and comparisons that pytest can explain
+    plain.py        plain objects in the place of a target, as an oracle for programs
     chapters/       the clauses themselves, a folder for each chapter
 """
 

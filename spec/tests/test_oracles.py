@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nnx_spec import plain
 from nnx_spec.chapters.functional.edits import edits, reordered, revalued, without_lists
 from nnx_spec.oracles import (
     array_record,
@@ -88,10 +89,10 @@ class TestRecords:
         assert value_record([1.0]) != value_record((1.0,))
         assert value_record(1) != value_record(1.0)
 
-    def test_metadata_of_the_user(self, plain):
+    def test_metadata_of_the_user(self):
         assert user_metadata(plain.Param(0, tag="red", hijax=True)) == {"tag": "red"}
 
-    def test_variables_that_differ(self, plain):
+    def test_variables_that_differ(self):
         ways = [
             plain.Param(jnp.ones(2), tag="red"),
             plain.BatchStat(jnp.ones(2), tag="red"),
@@ -103,13 +104,13 @@ class TestRecords:
         assert [records.count(record) for record in records] == [1] * len(ways)
         assert variable_record(plain.Param(jnp.ones(2), tag="red")) == records[0]
 
-    def test_leaves(self, plain):
+    def test_leaves(self):
         assert leaf_record(plain, plain.Param(jnp.ones(2)))[0] is plain.Param
         assert leaf_record(plain, jnp.ones(2)) == array_record(jnp.ones(2))
 
 
 class TestReading:
-    def test_children_are_in_order_and_public(self, plain):
+    def test_children_are_in_order_and_public(self):
         built = build(plain, PLAN)
         built._private = 1
         assert [key for key, _ in children(plain, built)] == ["again", "block", "layers", "z"]
@@ -117,7 +118,7 @@ class TestReading:
         assert children(plain, 3) == []
         assert children(plain, {"b": 1, 10: 2, 9: 3}) == [(9, 3), (10, 2), ("b", 1)]
 
-    def test_at(self, plain):
+    def test_at(self):
         built = build(plain, PLAN)
         assert at(plain, built, ()) is built
         assert at(plain, built, ("block", "a")) is built.z
@@ -125,7 +126,7 @@ class TestReading:
         with pytest.raises(KeyError):
             at(plain, built, ("block", "b"))
 
-    def test_walk_meets_objects_once(self, plain):
+    def test_walk_meets_objects_once(self):
         built = build(plain, PLAN)
         met = dict(walk(plain, built))
         assert list(met)[:4] == [(), ("again",), ("again", "a"), ("again", "n")]
@@ -162,7 +163,7 @@ class TestReading:
 class TestSnapshot:
     @few
     @given(plan=graphs(sharing=True, cycles=True))
-    def test_equal_for_equal_graphs(self, plain, plan):
+    def test_equal_for_equal_graphs(self, plan):
         first, second = build(plain, plan), build(plain, plan)
         assert snapshot(plain, first) == snapshot(plain, second)
         assert snapshot(plain, first, identities=True) == snapshot(plain, first, identities=True)
@@ -170,27 +171,27 @@ class TestSnapshot:
 
     @few
     @given(plan=graphs(sharing=True, cycles=True), choice=st.integers(0, 999))
-    def test_different_after_any_edit(self, plain, plan, choice):
+    def test_different_after_any_edit(self, plan, choice):
         for kind, (before, after) in edits(plan, choice, sharing=True).items():
             first, second = (snapshot(plain, build(plain, way)) for way in (before, after))
             assert (kind, first) != (kind, second)
 
     @few
     @given(plan=trees())
-    def test_order_of_attributes_does_not_matter(self, plain, plan):
+    def test_order_of_attributes_does_not_matter(self, plan):
         assert snapshot(plain, build(plain, reordered(plan))) == snapshot(plain, build(plain, plan))
 
     @few
     @given(plan=graphs(sharing=True).filter(lambda plan: holds_a_number(plan)))
-    def test_values_matter(self, plain, plan):
+    def test_values_matter(self, plan):
         assert snapshot(plain, build(plain, revalued(plan))) != snapshot(plain, build(plain, plan))
 
     @pytest.mark.parametrize(("first", "second"), [(1, True), (1, 1.0), (0, None), ((1,), [1])])
-    def test_types_of_static_values_matter(self, plain, first, second):
+    def test_types_of_static_values_matter(self, first, second):
         ways = (ModulePlan((("n", StaticPlan(value)),)) for value in (first, second))
         assert len({repr(snapshot(plain, build(plain, plan))) for plan in ways}) == 2
 
-    def test_identities_of_what_is_held(self, plain):
+    def test_identities_of_what_is_held(self):
         built = build(plain, PLAN)
         before = snapshot(plain, built, identities=True)
         built.z.value = built.z.value.copy()
@@ -210,7 +211,7 @@ class TestTracers:
         ],
         ids=["value", "metadata", "array"],
     )
-    def test_left_behind(self, plain, put):
+    def test_left_behind(self, put):
         model, other = plain.Module(), plain.Module()
         model.inner, model.v, model.name = plain.Pytree(), plain.Param(jnp.zeros(2)), "text"
         model.inner.back = model
@@ -241,17 +242,17 @@ class TestExpectations:
 
     @few
     @given(plan=graphs(sharing=True, cycles=True))
-    def test_graph_items_are_what_is_there(self, plain, plan):
+    def test_graph_items_are_what_is_there(self, plan):
         built = build(plain, plan)
         for path, item in graph_items(plan):
             expected = leaf_record(plain, build(plain, item))
             assert leaf_record(plain, at(plain, built, path)) == expected
-        found = [path for path, value in walk(plain, built) if is_leaf(plain, value)]
+        found = [path for path, value in walk(plain, built) if is_leaf(value)]
         assert found == state_paths(plan)
 
     @few
     @given(plan=graphs(sharing=True, cycles=True))
-    def test_objects_are_what_is_there(self, plain, plan):
+    def test_objects_are_what_is_there(self, plan):
         built = build(plain, plan)
         found = [{id(at(plain, built, path)) for path in paths} for _, paths in objects(plan)]
         assert [len(identities) for identities in found] == [1] * len(found)
@@ -273,7 +274,7 @@ class TestExpectations:
 class TestEdits:
     @few
     @given(plan=graphs(sharing=True, cycles=True), choice=st.integers(0, 999))
-    def test_references_still_lead_somewhere(self, plain, plan, choice):
+    def test_references_still_lead_somewhere(self, plan, choice):
         for before, after in edits(plan, choice, sharing=True).values():
             assert build(plain, before) is not build(plain, after)
 
@@ -299,7 +300,7 @@ class TestEdits:
         assert len(objects(changed)) == len(objects(plan))
 
 
-def is_leaf(plain, value):
+def is_leaf(value):
     """Tells whether a State would hold a value."""
     return isinstance(value, (plain.Variable, jax.Array))
 

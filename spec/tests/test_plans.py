@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from nnx_spec import plain
 from nnx_spec.oracles import array_record, has_cycle, has_sharing, objects
 from nnx_spec.plans import (
     VARIABLE_KINDS,
@@ -43,7 +44,7 @@ def test_arrays_have_shape_and_dtype_and_count_up(dtype, shape):
     assert (value == (counted % 2 == 1 if dtype == "bool" else counted)).all()
 
 
-def test_a_plan_builds_what_it_says(plain):
+def test_a_plan_builds_what_it_says():
     plan = ModulePlan(
         (
             ("w", VariablePlan("Param", ArrayPlan((2,), "int32", 3), (("tag", "red"),))),
@@ -67,7 +68,7 @@ def test_a_plan_builds_what_it_says(plain):
     assert array_record(built.named["k"].value["a"]) == array_record(np.float32([0]))
 
 
-def test_references_lead_to_the_very_object(plain):
+def test_references_lead_to_the_very_object():
     inner = ModulePlan((("v", VariablePlan()), ("up", SharedPlan(0)), ("self", SharedPlan(1))))
     plan = ModulePlan((("inner", inner), ("v", SharedPlan(2)), ("again", SharedPlan(1))))
     built = build(plain, plan)
@@ -77,7 +78,7 @@ def test_references_lead_to_the_very_object(plain):
     assert built.v is built.inner.v
 
 
-def test_each_build_is_of_its_own(plain):
+def test_each_build_is_of_its_own():
     plan = ModulePlan((("v", VariablePlan()),))
     first, second = build(plain, plan), build(plain, plan)
     assert first is not second
@@ -85,13 +86,13 @@ def test_each_build_is_of_its_own(plain):
     assert type(first) is type(second)
 
 
-def test_what_is_no_plan_is_refused(plain):
+def test_what_is_no_plan_is_refused():
     with pytest.raises(TypeError, match="not a plan: 3"):
         build(plain, ModulePlan((("v", 3),)))
 
 
 @pytest.mark.parametrize("kind", VARIABLE_KINDS)
-def test_kinds_are_classes_of_variables(plain, kind):
+def test_kinds_are_classes_of_variables(kind):
     cls = variable_class(plain, kind)
     assert issubclass(cls, plain.Variable)
     assert cls.__name__ == kind
@@ -135,7 +136,7 @@ def test_shared_graphs_with_cycles_have_one(plan):
 
 @few
 @given(plan=graphs(sharing=True, cycles=True))
-def test_every_drawn_plan_can_be_built(plain, plan):
+def test_every_drawn_plan_can_be_built(plan):
     assert type(build(plain, plan)) is classes(plain).Net
     assert all(child.to < len(objects(plan)) for child in references(plan))
 

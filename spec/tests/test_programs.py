@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from nnx_spec.chapters.transforms import plain
+from nnx_spec import plain
 from nnx_spec.chapters.transforms.nestings import NESTING, plainly_nested
 from nnx_spec.chapters.transforms.programs import DRAWS, EDITS, SMOOTH, STEPS, Program, programs
 from nnx_spec.oracles import array_record, snapshot, variables

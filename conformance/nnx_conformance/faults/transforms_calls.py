@@ -86,6 +86,34 @@ def each_object_has_its_own_trace(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     replace(nnx, patch, "jit", jit)
 
 
+@fault(breaks="TRX-005")
+def lists_are_looked_at_once(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """`jit` takes a list in an attribute to have the items that it had when it first saw it."""
+    known: dict[int, tuple[list[Any], list[Any]]] = {}
+
+    def lists_in(args: tuple[Any, ...]) -> list[list[Any]]:
+        nodes = [x for x in args if isinstance(x, nnx.Module)]
+        return [value for node in nodes for value in vars(node).values() if type(value) is list]
+
+    def jit(original: Function, f: Function, **options: Any) -> Function:
+        jitted = original(f, **options)
+
+        @functools.wraps(f)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            now = [(items, [*items]) for items in lists_in(args)]
+            for items, held in now:
+                items[:] = known.setdefault(id(items), (items, held))[1]
+            try:
+                return jitted(*args, **kwargs)
+            finally:
+                for items, held in now:
+                    items[:] = held
+
+        return call
+
+    replace(nnx, patch, "jit", jit)
+
+
 @fault(breaks="TRX-006")
 def names_donate_nothing(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`jit` does not look at `donate_argnames`."""

@@ -37,10 +37,11 @@ Read in this order:
     rematerialization.py  the shortest transform; differentiation.py: one that chooses values
     axes.py, placing.py   what is said of each value (an axis, a spec, a sharding) by prefix; a
                           layer on the core, for vmap (mapping.py), pmap and shard_map (devices.py)
-    tracing.py            a function traced once, by itself, before JAX builds control flow of it;
+    tracing.py            a function traced once, by itself, before JAX builds control flow of it,
+                          for as long as it captures the same (closures.py);
                           branching.py: cond and switch; carrying.py: what goes from step to step;
                           looping.py: while_loop and fori_loop; iteration.py: scan
     products.py           vjp and jvp; custom.py: custom_vjp; forms.py: objects made of cotangents
-    dispatching.py        jit (compilation.py), and why a call that changes no structure walks
-                          through none
+    plans.py              what jit (compilation.py) compiles for; dispatching.py: why a call that
+                          changes no structure walks through none
 """

@@ -17,9 +17,10 @@ import jax
 
 from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.transforms.carrying import Entry, roots_after, table_after
+from nnx_reference.transforms.closures import Function
 from nnx_reference.transforms.core import Inputs, Outcome, Structure, close_tree, spell_root
 from nnx_reference.transforms.statics import Static
-from nnx_reference.transforms.tracing import Function, Traced, operation, plainly
+from nnx_reference.transforms.tracing import Traced, operation, plainly
 
 T = TypeVar("T")
 

@@ -34,7 +34,8 @@ def jit(
     """Compiles a function: `jax.jit` for functions of objects.
 
     What the function does to objects among its arguments reaches the caller's objects. It is traced
-    once for each structure, static values, shapes and dtypes, also if it is wrapped anew.
+    once for each structure, static values, shapes and dtypes, also if it is wrapped anew. What it
+    captures is constant from then on, as for `jax.jit`, but for Variables held by reference.
 
     The result has the methods `trace`, `lower` and `eval_shape`, which take arguments of a call.
 

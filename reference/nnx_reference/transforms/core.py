@@ -38,7 +38,7 @@ from nnx_reference.nodes import (
     new_object,
     set_child,
 )
-from nnx_reference.pytree import Key, Path, Pytree, key_order
+from nnx_reference.pytree import CAPTURES, Key, Path, Pytree, key_order
 from nnx_reference.variables import Variable, rebuilt_variable, variable_of
 
 MISSING: Any = object()
@@ -424,7 +424,7 @@ def is_same(value: Any, other: Any, is_leaf: Callable[[Any], bool] | None = None
 
 
 def check_tree(graphdef: GraphDef[Any], roots: Sequence[str]) -> None:
-    """Checks that nothing is shared in a graph whose root is a list.
+    """Checks that nothing is shared in a graph whose root is a list, but the buffers of a capture.
 
     Raises:
       ValueError: something is; the error names every place.
@@ -435,6 +435,9 @@ def check_tree(graphdef: GraphDef[Any], roots: Sequence[str]) -> None:
         " and ".join(spell_root(roots, path) for path in paths)
         for _, _, paths in graphdef.references()
     ]
+    shared = [places for places in shared if CAPTURES not in places]
+    if not shared:
+        return
     raise ValueError(
         "tree mode (graph=False) takes no shared references, but there is one object at\n  "
         + "\n  ".join(shared)

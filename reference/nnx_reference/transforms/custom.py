@@ -152,7 +152,7 @@ class CustomVjp:
 def _positional(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """Puts keyword arguments and defaults at their positions.
+    """Puts keyword arguments and defaults at their positions; those by keyword alone keep theirs.
 
     Raises:
       TypeError: the function does not take them so.
@@ -166,9 +166,9 @@ def _positional(
             ) from None
         return args
     bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
     if bound.kwargs:
         raise TypeError(f"custom_vjp differentiates positional arguments, not {list(bound.kwargs)}")
+    bound.apply_defaults()
     return bound.args
 
 

@@ -22,11 +22,11 @@ from nnx_reference.graph import GraphDef, VariableDef
 from nnx_reference.metadata import Metadata
 from nnx_reference.transforms.axes import AXES, StandIn
 from nnx_reference.transforms.axis_metadata import NO_METADATA, in_step, refuse_metadata
+from nnx_reference.transforms.closures import remembered, watched, weakly
 from nnx_reference.transforms.core import MISSING, Inputs, decorator, reachable
 from nnx_reference.transforms.placing import Bundles, Left, Placed, Placement, bundle, finish
 from nnx_reference.transforms.shardings import SPECS
 from nnx_reference.transforms.statics import Places, Static, find_places, mark, unmarked
-from nnx_reference.transforms.tracing import remembered, weakly
 from nnx_reference.variables import Variable
 
 
@@ -121,7 +121,8 @@ class _Parallel:
         axes = how.in_axes.tree(), how.out_axes.tree()
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return source()(*args, **kwargs)
+            with watched(source()):
+                return source()(*args, **kwargs)
 
         self.placed = Placed(in_step(unmarked(call), dict(how.metadata), *axes), axes, AXES, "pmap")
         self.donated = how.donated
@@ -186,7 +187,7 @@ def _donated_values(inputs: Inputs, donated: Places) -> set[int]:
 def shard_map(
     f: Callable[..., Any] = MISSING,
     *,
-    mesh: Mesh | AbstractMesh | None,
+    mesh: Mesh | AbstractMesh | None = None,
     in_specs: Any,
     out_specs: Any,
     axis_names: Set[Hashable] = frozenset(),

@@ -194,15 +194,39 @@ class _Differentiation:
         """Calls the function, keeps its value and returns the rest."""
         returned = self.f(*args, **kwargs)
         if not self.has_aux:
-            self.value = returned
+            self.value = _scalar(returned)
             return ()
-        if not isinstance(returned, (tuple, list)) or len(returned) != 2:
-            raise TypeError(
-                "with has_aux=True the function returns a pair, the scalar and whatever else, not"
-                f" a {type(returned).__name__}"
-            )
-        self.value, aux = returned
+        value, aux = pair(returned)
+        self.value = _scalar(value)
         return aux
+
+
+def pair(returned: Any) -> tuple[Any, Any]:
+    """Returns the two parts of what a function returns with `has_aux=True`.
+
+    Raises:
+      TypeError: it is no pair.
+    """
+    if not isinstance(returned, (tuple, list)) or len(returned) != 2:
+        raise TypeError(
+            "with has_aux=True the function returns a pair, what is differentiated and whatever"
+            f" else, not a {type(returned).__name__}"
+        )
+    return returned[0], returned[1]
+
+
+def _scalar(value: Any) -> Any:
+    """Returns what is differentiated, of which JAX checks the rest.
+
+    Raises:
+      TypeError: it is an object.
+    """
+    if is_object(value):
+        raise TypeError(
+            f"only a scalar can be differentiated, not the {type(value).__name__} that the function"
+            " returns: return a Variable's value, v[...]"
+        )
+    return value
 
 
 class Argument:

@@ -1,9 +1,6 @@
 """Dispatching: from a call of a jitted function to the compiled one, without a walk if possible.
 
-A function is compiled for the structure of the objects among its arguments; a `Plan` stands for one
-such structure. The objects come in as groups, one for each, which hold the values of what is met
-for the first time in that object. All other arguments go to `jax.jit` as they are, with None in the
-place of an object, or a `HOLE` where it was in a container.
+A function is compiled for the structure of the objects among its arguments (`plans.py`).
 
 A call on unknown objects opens its arguments (`Inputs`), finds or makes the plan, calls the
 compiled function and writes back what has changed. If that left the structure alone, each object
@@ -26,20 +23,22 @@ import jax
 import numpy as np
 
 from nnx_reference.configuration import resolve_modes
-from nnx_reference.graph import Flat
 from nnx_reference.jax_private import ConcreteArray, current_trace, is_eager
 from nnx_reference.metadata import Changes
 from nnx_reference.pytree import Pytree
-from nnx_reference.remembering import remember
-from nnx_reference.transforms.core import (
-    Inputs,
-    Outcome,
-    Structure,
-    is_object,
-    raw_value,
-    reachable,
-)
+from nnx_reference.remembering import recall, remember
+from nnx_reference.transforms.core import Inputs, is_object, reachable
 from nnx_reference.transforms.placing import Placement
+from nnx_reference.transforms.plans import (
+    HOLE,
+    Call,
+    Group,
+    Passed,
+    Plan,
+    Result,
+    fill,
+    places_of,
+)
 from nnx_reference.transforms.shardings import SHARDINGS
 from nnx_reference.transforms.statics import NOWHERE, Places, Static, mark, unmarked
 from nnx_reference.variables import Variable
@@ -65,162 +64,16 @@ class Options(NamedTuple):
     passed_on: tuple[tuple[str, Hashable], ...]
 
 
-@jax.tree_util.register_static
-class _Hole:
-    """Stands among the arguments where an object was."""
-
-
-HOLE = _Hole()
-
-
-@jax.tree_util.register_static
-class Result:
-    """What a trace did, as part of the structure of the compiled function's output.
-
-    Attributes:
-      outcome: what it did.
-      writes: if it only wrote to Variables among the inputs, the numbers of these; else None.
-    """
-
-    __slots__ = ("outcome", "writes")
-
-    def __init__(self, outcome: Outcome, structure: Structure) -> None:
-        self.outcome = outcome
-        self.writes = _plain_writes(outcome, structure)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Result) and self.outcome == other.outcome
-
-    def __hash__(self) -> int:
-        return hash(self.outcome)
-
-
-def _plain_writes(outcome: Outcome, structure: Structure) -> tuple[int, ...] | None:
-    """Lists the Variables that a trace wrote to; None if it did anything else to the inputs."""
-    before, after, origins = structure.graphdef, outcome.graphdef, outcome.leaf_origins
-    if any(outcome.is_object) or None in origins:
-        return None
-    known = [before.leaves[cast(int, origin)] for origin in origins]
-    writes = [n for n, carried in zip(origins, outcome.is_carried, strict=True) if carried]
-    written = [before.leaves[cast(int, n)] for n in writes]
-    is_plain = (
-        known == list(after.leaves)
-        and writes == sorted(cast(list[int], writes))
-        and all(record is not None and not record.metadata.by_reference for record in written)
-        and (not structure.updates or _is_same_structure(outcome, structure))
-    )
-    return tuple(cast(list[int], writes)) if is_plain else None
-
-
-def _is_same_structure(outcome: Outcome, structure: Structure) -> bool:
-    """Tells whether the inputs' nodes are as they were; the roots are compared one by one."""
-    before, after = structure.graphdef, outcome.graphdef
-    count = len(before.nodes)
-    return (
-        after.nodes[1:] == before.nodes[1:]
-        and outcome.node_origins[1:] == tuple(range(1, count))
-        and outcome.leaf_origins[: len(before.leaves)] == tuple(range(len(before.leaves)))
-        and set(before.nodes[0].nodes) <= set(after.nodes[0].nodes)
-    )
-
-
-class Plan:
-    """The structure of a call's objects, for which a function is compiled.
-
-    Attributes:
-      structure: the structure; without that of the other arguments, which JAX takes care of.
-      donated: the numbers of the leaves whose arrays may be overwritten.
-      count: the number of objects.
-      places: the objects' positions if each is an argument itself; None if some are not.
-      groups: for each object, the numbers of the leaves that are met in it for the first time.
-      order: the numbers of the leaves in the order in which they are passed.
-    """
-
-    __slots__ = ("count", "donated", "groups", "order", "places", "structure")
-
-    def __init__(
-        self, structure: Structure, donated: frozenset[int], places: tuple[int, ...] | None
-    ) -> None:
-        self.structure = structure
-        self.donated = donated
-        self.places = places
-        self.count = len(structure.object_names)
-        self.groups: list[list[int]] = [[] for _ in range(self.count)]
-        for number, path in enumerate(structure.graphdef.paths):
-            self.groups[cast(int, path[0])].append(number)
-        first, lists = self.arrange(range(len(structure.graphdef.leaves)))
-        self.order: list[int] = [*first, *chain(*lists)]
-
-    def is_variable(self, number: int) -> bool:
-        """Tells whether a leaf is a Variable."""
-        return self.structure.graphdef.leaves[number] is not None
-
-    def arrange(self, of: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
-        """Arranges what belongs to leaves as it is passed: for donated ones, and for the others.
-
-        The latter are lists: for each object one for its Variables, and one for its other leaves if
-        it has any.
-        """
-        lists = []
-        for group in self.groups:
-            kept = [n for n in group if n not in self.donated]
-            lists.append([of[n] for n in kept if self.is_variable(n)])
-            if others := [of[n] for n in kept if not self.is_variable(n)]:
-                lists.append(others)
-        return [of[n] for n in sorted(self.donated)], lists
-
-    def by_number(self, passed: Sequence[Any]) -> list[Any]:
-        """Puts what is passed into the order of the leaves."""
-        found = dict(zip(self.order, passed, strict=True))
-        return [found[number] for number in range(len(found))]
-
-
-class Group:
-    """What an object remembers of its part in a call.
-
-    Attributes:
-      plan: the plan of the call.
-      place: its position among the arguments.
-      variables: the Variables that are met in it for the first time, by number.
-      kept: those that are not donated.
-      donated: those that are.
-      others: the other leaves.
-      result: the result of the last trace that ran.
-      targets: the Variables that it writes to.
-    """
-
-    __slots__ = (
-        "donated",
-        "kept",
-        "others",
-        "place",
-        "plan",
-        "result",
-        "targets",
-        "variables",
-    )
-
-    def __init__(self, plan: Plan, index: int, place: int, leaves: Sequence[Any]) -> None:
-        numbers = plan.groups[index]
-        self.plan = plan
-        self.place = place
-        self.variables = {n: leaves[n] for n in numbers if plan.is_variable(n)}
-        self.kept = [v for n, v in self.variables.items() if n not in plan.donated]
-        self.donated = [v for n, v in self.variables.items() if n in plan.donated]
-        self.others = [leaves[n] for n in numbers if not plan.is_variable(n)]
-        self.result: Result | None = None
-        self.targets: list[Variable[Any]] = []
-
-    def targets_of(self, result: Result) -> list[Variable[Any]]:
-        """Lists those of its Variables that a trace writes to, by number."""
-        if self.result is not result:
-            writes = result.writes or ()
-            self.targets = [self.variables[n] for n in writes if n in self.variables]
-            self.result = result
-        return self.targets
-
-
 _serials = itertools.count()
+
+
+def _new_keys() -> dict[Mode, int]:
+    """Makes what objects remember calls under: another key for each mode."""
+    return {
+        (graph, updates): next(_serials) for graph in (False, True) for updates in (False, True)
+    }
+
+
 _set_value = vars(Variable)["_value"].__set__
 
 _PLAIN = frozenset(
@@ -235,7 +88,8 @@ class Compiled:
         """Takes a reference to the function."""
         self.function = function
         self.options = options
-        self.keys = {mode: next(_serials) for mode in itertools.product((False, True), repeat=2)}
+        self.keys = _new_keys()
+        self.nested_keys = _new_keys()
         self.is_sharded = options.in_shardings is not None or options.out_shardings is not None
         self.leaf_types = _PLAIN - {type(None)} if self.is_sharded else _PLAIN
         self.plans: dict[Hashable, Plan] = {}
@@ -256,7 +110,7 @@ class Compiled:
                 args, kwargs = mark(static, args, kwargs)
             mode = chosen or resolve_modes(graph, graph_updates)
             key = keys[mode]
-            plan: Plan | None = None
+            call: Call | None = None
             passed: list[Any] = list(args)
             groups: list[Group] = []
             values: list[list[Any]] = []
@@ -272,26 +126,23 @@ class Compiled:
                     break
                 is_current = memo.latest is Changes.latest and not memo.compares
                 group: Group | None = memo.result if is_current else memo.recall()
-                if group is None or group.place != place or group.plan is not (plan or group.plan):
+                if group is None or group.place != place or group.call is not (call or group.call):
                     break
-                plan = group.plan
+                call = group.call
                 groups.append(group)
                 passed[place] = None
-                values.append([v._value for v in group.kept])
-                if group.others:
-                    values.append(group.others)
-                if group.donated:
-                    donated += [v._value for v in group.donated]
+                group.pass_on(values, donated)
             else:
                 is_same = is_eager() and (not kwargs or self.is_plain(kwargs))
-                if plan is not None and plan.count == len(groups) and is_same:
-                    result, carried, output = compiled[plan](donated, values, *passed, **kwargs)
+                if call is not None and call.plan.count == len(groups) and is_same:
+                    run = compiled[call.plan]
+                    result, carried, output = run(donated, values, *passed, **kwargs)
                     if result.writes is None:
                         inputs = Inputs(function, args, kwargs, *mode)
                         return finish(inputs, result, carried, output)
                     _write(groups, result, carried)
                     return output
-            return self.call_anew(Inputs(function, args, kwargs, *mode), args)
+            return self.call_nested(function, args, kwargs, mode)
 
         return jitted
 
@@ -309,6 +160,46 @@ class Compiled:
             return all(map(self.is_plain, value.values()))
         return (kind is tuple or kind is list) and all(map(self.is_plain, value))
 
+    def call_nested(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        mode: Mode,
+    ) -> Any:
+        """Calls the function on objects wherever they are: in containers, or as keyword arguments.
+
+        They may be known, or not.
+        """
+        leaves, treedef = jax.tree.flatten((args, kwargs), is_object)
+        groups = self.recall_nested(leaves, self.nested_keys[mode]) if is_eager() else None
+        if not groups:
+            return self.call_anew(Inputs(function, args, kwargs, *mode), args)
+        holed = [HOLE if is_object(leaf) else leaf for leaf in leaves]
+        passed_args, passed_kwargs = jax.tree.unflatten(treedef, holed)
+        values: list[list[Any]] = []
+        donated: list[Any] = []
+        for group in groups:
+            group.pass_on(values, donated)
+        compiled = self.compiled[groups[0].call.plan]
+        result, carried, output = compiled(donated, values, *passed_args, **passed_kwargs)
+        if result.writes is None:
+            return finish(Inputs(function, args, kwargs, *mode), result, carried, output)
+        _write(groups, result, carried)
+        return output
+
+    def recall_nested(self, leaves: list[Any], key: int) -> list[Group] | None:
+        """Returns what all objects remember of an earlier call; None if something is unknown."""
+        groups: list[Group] = []
+        for leaf in filter(is_object, leaves):
+            group = recall(leaf, key) if isinstance(leaf, Pytree) else None
+            if group is None or group.place != len(groups):
+                return None
+            groups.append(group)
+            if group.call is not groups[0].call:
+                return None
+        return groups if groups and groups[0].call.plan.count == len(groups) else None
+
     def call_anew(self, inputs: Inputs, args: tuple[Any, ...]) -> Any:
         """Calls the function on objects of which it knows nothing, and has them remember it."""
         plan = self.plan(inputs, args)
@@ -323,14 +214,16 @@ class Compiled:
             variable._check_write()
         for variable, value in zip(targets, carried, strict=True):
             variable._store(value)
-        keep(plan, inputs.flat, args, self.keys[plan.structure.graph, plan.structure.updates])
+        if plan.places is not None or not self.is_sharded:
+            keys = self.nested_keys if plan.places is None else self.keys
+            keep(plan, inputs, keys[plan.structure.graph, plan.structure.updates])
         return output
 
     def plan(self, inputs: Inputs, args: tuple[Any, ...]) -> Plan:
         """Finds the plan for arguments, or makes it."""
         structure = inputs.structure
         donated = frozenset(_donated_leaves(inputs, self.options.donated))
-        places = _places(args, len(structure.object_names))
+        places = places_of(args, len(structure.object_names))
         shardings = self.placement(inputs) if self.is_sharded else None
         key = structure.graphdef, structure.graph, structure.updates, donated, places, shardings
         plan = self.plans.get(key)
@@ -352,7 +245,7 @@ class Compiled:
         ) -> tuple[Result, list[Any], Any]:
             values = plan.by_number([*donated, *chain(*groups)])
             before = plan.structure.rebuild(values)
-            filled, kwargs = _fill(plan, args, kwargs, before.nodes[0])
+            filled, kwargs = fill(plan, args, kwargs, before.nodes[0])
             returned = unmarked(self.function())(*filled, **kwargs)
             run = plan.structure.compare(before, values, returned).carrying(plan.donated)
             carried, arrays = run.carried_values(), run.output.arrays(run.output.leaves)
@@ -404,55 +297,6 @@ def _write(groups: list[Group], result: Result, carried: list[Any]) -> None:
             _set_value(variable, value)
 
 
-class Passed:
-    """What the compiled function is called with.
-
-    Attributes:
-      donated: the values of donated leaves.
-      groups: for each object a list of the values of its Variables that are not donated, and if it
-        has other leaves, a list of these.
-      args: the positional arguments, with holes.
-      kwargs: the keyword arguments, with holes.
-    """
-
-    __slots__ = ("args", "donated", "groups", "kwargs")
-
-    def __init__(self, plan: Plan, inputs: Inputs) -> None:
-        opened, hole = inputs.opened, HOLE if plan.places is None else None
-        holed = [
-            hole if flag else leaf
-            for leaf, flag in zip(opened.leaves, opened.is_object, strict=True)
-        ]
-        self.donated, self.groups = plan.arrange([raw_value(leaf) for leaf in inputs.flat.leaves])
-        self.args, self.kwargs = jax.tree.unflatten(opened.treedef, holed)
-
-
-def _places(args: tuple[Any, ...], count: int) -> tuple[int, ...] | None:
-    """Lists the positions of the arguments that are objects, if that is where all objects are."""
-    places = tuple([place for place, x in enumerate(args) if is_object(x)])
-    return places if len(places) == count else None
-
-
-def _fill(
-    plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], objects: Sequence[Any]
-) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Puts objects where they were among the arguments."""
-    if plan.places is not None:
-        filled = list(args)
-        for place, thing in zip(plan.places, objects, strict=True):
-            filled[place] = thing
-        return filled, kwargs
-    remaining = iter(objects)
-    found: tuple[tuple[Any, ...], dict[str, Any]] = jax.tree.map(
-        lambda leaf: next(remaining) if leaf is HOLE else leaf, (args, kwargs), is_leaf=_is_hole
-    )
-    return found
-
-
-def _is_hole(value: Any) -> bool:
-    return value is HOLE
-
-
 def finish(inputs: Inputs, result: Result, carried: list[Any], output: Any) -> Any:
     """Writes back whatever a trace did; see `Inputs.finish`."""
     outcome = result.outcome
@@ -460,34 +304,31 @@ def finish(inputs: Inputs, result: Result, carried: list[Any], output: Any) -> A
     return inputs.finish(outcome, carried, arrays)
 
 
-def keep(plan: Plan, flat: Flat, args: tuple[Any, ...], key: int) -> None:
-    """Has the objects of a call remember it, if they are the arguments themselves.
+def keep(plan: Plan, inputs: Inputs, key: int) -> None:
+    """Has the objects of a call remember it.
 
-    Args:
-      plan: the plan of the call.
-      flat: the objects among its arguments as one graph.
-      args: the positional arguments.
-      key: under which they remember it.
+    Bare Variables remember nothing, nor does what belongs to a transform, or holds by reference.
     """
-    if plan.places is None or not is_eager():
+    flat = inputs.flat
+    objects = inputs.opened.objects(inputs.opened.leaves)
+    if not is_eager() or not all(isinstance(node, Pytree) for node in objects):
         return
-    if not all(isinstance(args[place], Pytree) for place in plan.places):
-        return
-    trace = current_trace()
+    trace, call = current_trace(), Call(plan)
     variables = [leaf for leaf in flat.leaves if isinstance(leaf, Variable)]
     if any(v._metadata.by_reference or v._trace is not trace for v in variables):
         return
     records = zip(flat.graphdef.node_paths, flat.nodes, flat.graphdef.nodes, strict=True)
     members = [(path[0], node, record) for path, node, record in records if path]
-    for index, place in enumerate(plan.places):
-        mine = [(node, record) for root, node, record in members if root == index]
+    places = range(plan.count) if plan.places is None else plan.places
+    for index, (root, place) in enumerate(zip(objects, places, strict=True)):
+        mine = [(node, record) for number, node, record in members if number == index]
         remember(
-            args[place],
+            root,
             key,
             [node for node, _ in mine],
             [flat.leaves[n] for n in plan.groups[index]],
             [value for _, record in mine for _, _, value in record.static],
-            Group(plan, index, place, flat.leaves),
+            Group(call, index, place, flat.leaves),
         )
 
 

@@ -28,9 +28,10 @@ from nnx_reference.transforms.carrying import (
     only_values_change,
     open_carry,
 )
+from nnx_reference.transforms.closures import Function
 from nnx_reference.transforms.core import Inputs, Run, Structure, close_tree
 from nnx_reference.transforms.statics import Static
-from nnx_reference.transforms.tracing import Function, Traced, operation
+from nnx_reference.transforms.tracing import Traced, operation
 
 T = TypeVar("T")
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.tree_util import Partial
 
 from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.transforms.core import MISSING, Inputs, Outcome
-from nnx_reference.transforms.differentiation import Argument
+from nnx_reference.transforms.differentiation import Argument, pair
 from nnx_reference.transforms.forms import Form, Parts, take_apart
 from nnx_reference.variables import Param
 
@@ -44,7 +45,8 @@ def vjp(
 
     Returns:
       What the function returns, and a function that takes the cotangent of that and returns a tuple
-      with the gradient of each argument; with `has_aux` also the rest. Cotangents and gradients are
+      with the gradient of each argument; with `has_aux` also the rest. That function is a pytree,
+      which can be returned from `jit`. Cotangents and gradients are
       like the output and the arguments: an object of the same class stands for an object, and what
       is shared is shared. As in JAX, those of integers have the dtype `float0`. In graph mode with
       graph updates the gradient of a node, such as a Module, is a State of its `Param`s.
@@ -83,14 +85,14 @@ def _vjp(
         product.run, product.primal.bare, product.chosen, has_aux=True, reduce_axes=reduce_axes
     )
     returned = product.finish(aux)
-    gradients = functools.partial(_gradients, pull_back, build, product.output.form)
+    gradients = Partial(functools.partial(_gradients, build, product.output.form), pull_back)
     return (returned[0], gradients, returned[1]) if has_aux else (returned, gradients)
 
 
 def _gradients(
-    pull_back: Callable[..., Any],
     build: Callable[..., tuple[Any, ...]],
     output: Form,
+    pull_back: Callable[..., Any],
     cotangent: Any,
     /,
 ) -> tuple[Any, ...]:
@@ -246,12 +248,7 @@ class _Product:
     def note_output(self, *args: Any) -> Any:
         """Calls the function and takes apart what is differentiated of its output."""
         returned = self.f(*args)
-        if self.has_aux and (not isinstance(returned, (tuple, list)) or len(returned) != 2):
-            raise TypeError(
-                "with has_aux=True the function returns a pair, what is differentiated and whatever"
-                f" else, not a {type(returned).__name__}"
-            )
-        self.output = take_apart(returned[0] if self.has_aux else returned)
+        self.output = take_apart(pair(returned)[0] if self.has_aux else returned)
         return returned
 
     def finish(self, aux: tuple[list[Any], list[Any]]) -> Any:

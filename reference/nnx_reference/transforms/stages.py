@@ -7,7 +7,8 @@ from typing import Any
 
 from nnx_reference.configuration import resolve_modes
 from nnx_reference.transforms.core import Inputs
-from nnx_reference.transforms.dispatching import Compiled, Passed, Plan, finish
+from nnx_reference.transforms.dispatching import Compiled, finish
+from nnx_reference.transforms.plans import Passed, Plan
 from nnx_reference.transforms.statics import mark, unmarked
 from nnx_reference.transforms.tracing import eval_shape
 

@@ -8,9 +8,8 @@ tracing, and remembers it by structure, shapes and dtypes.
 A transform that JAX does not compile by itself is compiled as a whole (`Operation`), so that
 another call of it neither traces nor compiles.
 
-Both are remembered for as long as the user's functions live: to transform the same function again
-traces nothing. What a function captures is constant in its trace. Here it is traced again if the
-objects that it captures, through its closure or as globals, hold other values than they did.
+Both are remembered for as long as the user's functions live and what they capture stays the same
+(`closures.py`): to transform the same function again traces nothing.
 
 `eval_shape` and `make_jaxpr` stand directly on this.
 """
@@ -18,18 +17,17 @@ objects that it captures, through its closure or as globals, hold other values t
 from __future__ import annotations
 
 import functools
-import types
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-from weakref import ref
+from typing import Any
 
 import jax
 
 from nnx_reference import hijax
 from nnx_reference.configuration import resolve_graph, resolve_graph_updates
-from nnx_reference.graph import flatten, unflatten
+from nnx_reference.graph import unflatten
 from nnx_reference.metadata import Metadata
+from nnx_reference.transforms.closures import Function, remembered, watched, weakly
 from nnx_reference.transforms.core import (
     MISSING,
     Inputs,
@@ -37,13 +35,9 @@ from nnx_reference.transforms.core import (
     Structure,
     close_tree,
     decorator,
-    is_object,
-    raw_value,
 )
 from nnx_reference.transforms.statics import Static, find_places, mark, unmarked
 from nnx_reference.variables import variable_of
-
-Function = Callable[..., Any]
 
 How = Callable[[Function, Structure, Sequence[Any]], Any]
 """How a function is run on a structure and values, to a pytree; hashable, as part of a cache key.
@@ -77,7 +71,8 @@ class Traced:
         source = weakly(function)
 
         def run(how: Static, structure: Structure, values: Sequence[Any]) -> Any:
-            return how.value(source(), structure, values)
+            with watched(source()):
+                return how.value(source(), structure, values)
 
         run.__name__ = run.__qualname__ = name_of(function)
         self.name = run.__name__
@@ -128,108 +123,6 @@ class Operation:
 def operation(build: Build, functions: Sequence[Function]) -> Operation:
     """Returns the `Operation` of functions, the same one each time."""
     return remembered(build, functools.partial(Operation, build), functions)
-
-
-class _Memory(NamedTuple):
-    """What is remembered by functions, and what they captured then; both are held weakly."""
-
-    functions: list[ref[Function]]
-    captured: list[tuple[ref[Any], list[Callable[[], Any]]]]
-    value: Any
-
-
-_memories: dict[tuple[Hashable, ...], _Memory] = {}
-
-
-def remembered(kind: Hashable, make: Callable[..., Any], functions: Sequence[Function]) -> Any:
-    """Makes something of functions, once while all of them live and capture the same.
-
-    Args:
-      kind: tells what is made from what else is made of the same functions.
-      make: makes it; it must not hold the functions strongly.
-      functions: the functions.
-    """
-    key = (kind, *map(id, functions))
-    captured = list(_captured_by(functions))
-    memory = _memories.get(key)
-    if memory is not None and _is_current(memory, functions, captured):
-        return memory.value
-    value = make(*functions)
-
-    def forget(_: object) -> None:
-        _memories.pop(key, None)
-
-    try:
-        references = [ref(function, forget) for function in functions]
-    except TypeError:
-        return value
-    held = [(ref(graphdef), list(map(weakly, values))) for graphdef, values in captured]
-    _memories[key] = _Memory(references, held, value)
-    return value
-
-
-def _is_current(memory: _Memory, functions: Sequence[Function], captured: list[Any]) -> bool:
-    return (
-        len(memory.captured) == len(captured)
-        and all(r() is f for r, f in zip(memory.functions, functions, strict=True))
-        and all(
-            old() == new and _are(old_values, values)
-            for (old, old_values), (new, values) in zip(memory.captured, captured, strict=True)
-        )
-    )
-
-
-def _are(references: Sequence[Callable[[], Any]], values: Sequence[Any]) -> bool:
-    return len(references) == len(values) and all(
-        reference() is value for reference, value in zip(references, values, strict=True)
-    )
-
-
-def _captured_by(functions: Iterable[Function]) -> Iterator[tuple[Any, list[Any]]]:
-    """Yields structure and values of each object that functions capture."""
-    seen: set[int] = set()
-    pending: list[Any] = list(functions)
-    while pending:
-        item = pending.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        if is_object(item):
-            flat = flatten(item)
-            yield flat.graphdef, [raw_value(leaf) for leaf in flat.leaves]
-        else:
-            pending += _references(item)
-
-
-def _references(item: Any) -> list[Any]:
-    """Lists what a function refers to, as far as it may be or lead to an object."""
-    match item:
-        case types.FunctionType():
-            cells = [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
-            names = [item.__globals__.get(name) for name in item.__code__.co_names]
-            return cells + [value for value in names if is_object(value)]
-        case types.MethodType():
-            return [item.__func__, item.__self__]
-        case functools.partial():
-            return [item.func, *item.args, *item.keywords.values()]
-        case _:
-            return []
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
-
-
-def weakly(item: Any) -> Callable[[], Any]:
-    """Returns a weak reference, or what works like one but is strong where there are none."""
-    try:
-        return ref(item)
-    except TypeError:
-        return lambda: item
 
 
 def name_of(function: Function) -> str:

@@ -288,8 +288,8 @@ def train(nnx, make_step, mode):
 
 @clause("CAP-010", MUST, source="flip/5310-tree-mode-nnx#moduleperturb")
 class TestTrainStep:
-    """A train step that captures perturbations gives the gradients by intermediate values, and
-    leaves model and optimizer, as the one that differentiates by a DiffState with graph updates.
+    """A train step that captures perturbations gives the gradients with respect to intermediate
+    values, and leaves model and optimizer, as the one that uses a DiffState with graph updates.
 
     So it is in every mode. Both give the derivatives that the pure functions of what comes after
     have, and neither leaves anything in the model.

@@ -131,10 +131,11 @@ def gradient_by_perturbations(nnx, f, module, x):
 
 @clause("CAP-005", MUST, source=SOURCE)
 class TestGradients:
-    """The gradient with respect to a captured perturbation is that by the value it is added to.
+    """The gradient with respect to a captured perturbation is the one with respect to the value
+    that it is added to.
 
     It has the value's shape and dtype. If several values are perturbed by one name of one Module,
-    it is the sum of the gradients by them.
+    it is the sum of their gradients.
     """
 
     @each_mode

@@ -11,6 +11,17 @@ from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.oracles import snapshot
 from nnx_spec.plans import classes
 
+MODE = {"graph": True, "graph_updates": True}
+"""The one mode that the documents know for cached partials."""
+
+TRANSFORMS = {
+    "vmap": lambda nnx, f: nnx.vmap(f, **MODE),
+    "jit": lambda nnx, f: nnx.jit(f, **MODE),
+}
+"""Ways to transform a function of nodes and arrays with a leading axis of 2, by name."""
+
+each_transform = pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+
 ROWS = jnp.asarray([[1.0, 2.0], [3.0, 4.0]])
 
 
@@ -59,8 +70,9 @@ class TestCachedPartial:
     that is undone before the end of the call is none.
     """
 
-    def test_equals_the_plain_call(self, nnx):
-        f = nnx.vmap(step)
+    @each_transform
+    def test_equals_the_plain_call(self, nnx, transform):
+        f = transform(nnx, step)
         node, twin = model(nnx), model(nnx)
         other, other_twin = (net(nnx, total=param(nnx, [0.0, 0.0])) for _ in range(2))
         weights, before = node.w, snapshot(nnx, node)
@@ -96,50 +108,58 @@ class TestCachedPartial:
         assert first.w is shared
         assert second.v is shared
 
-    def test_writes_from_outside_are_seen(self, nnx):
+    @each_transform
+    def test_writes_from_outside_are_seen(self, nnx, transform):
         node = net(nnx, w=param(nnx, [1.0, 2.0]))
-        partial = nnx.cached_partial(nnx.vmap(lambda node, x: node.w[...] + x), node)
+        partial = nnx.cached_partial(transform(nnx, lambda node, x: node.w[...] + x), node)
         np.testing.assert_array_equal(partial(jnp.zeros(2)), [1.0, 2.0])
         node.w[...] = jnp.asarray([5.0, 6.0])
         np.testing.assert_array_equal(partial(jnp.zeros(2)), [5.0, 6.0])
         nnx.update(node, {"w": jnp.asarray([7.0, 8.0])})
         np.testing.assert_array_equal(partial(jnp.zeros(2)), [7.0, 8.0])
 
-    def test_structure_from_outside_is_not_seen(self, nnx):
+    @each_transform
+    def test_structure_from_outside_is_not_seen(self, nnx, transform):
         node = net(nnx, w=param(nnx, [1.0, 2.0]), size=2)
         weights = node.w
-        partial = nnx.cached_partial(nnx.vmap(lambda node, x: node.w[...] * node.size + x), node)
+        partial = nnx.cached_partial(
+            transform(nnx, lambda node, x: node.w[...] * node.size + x), node
+        )
         node.w, node.size, node.extra = param(nnx, [9.0, 9.0]), 3, param(nnx, [9.0, 9.0])
         np.testing.assert_array_equal(partial(jnp.zeros(2)), [2.0, 4.0])
         weights[...] = jnp.asarray([5.0, 6.0])
         np.testing.assert_array_equal(partial(jnp.zeros(2)), [10.0, 12.0])
 
+    @each_transform
     @pytest.mark.parametrize("change", CHANGES)
-    def test_changed_structure_is_refused(self, nnx, change):
+    def test_changed_structure_is_refused(self, nnx, transform, change):
         node = model(nnx)
         before = snapshot(nnx, node)
-        partial = nnx.cached_partial(nnx.vmap(functools.partial(CHANGES[change], nnx)), node)
+        partial = nnx.cached_partial(transform(nnx, functools.partial(CHANGES[change], nnx)), node)
         with pytest.raises(ValueError):  # noqa: PT011
             partial(ROWS)
         assert snapshot(nnx, node) == before
 
-    def test_changed_metadata_is_refused(self, nnx):
+    @each_transform
+    def test_changed_metadata_is_refused(self, nnx, transform):
         partial = nnx.cached_partial(
-            nnx.vmap(lambda node, x: node.w.set_metadata(tag="new")), model(nnx)
+            transform(nnx, lambda node, x: node.w.set_metadata(tag="new")), model(nnx)
         )
         with pytest.raises(ValueError):  # noqa: PT011
             partial(ROWS)
 
-    def test_change_that_is_undone(self, nnx):
+    @each_transform
+    def test_change_that_is_undone(self, nnx, transform):
         node = model(nnx)
-        partial = nnx.cached_partial(nnx.vmap(functools.partial(sow_and_pop, nnx)), node)
+        partial = nnx.cached_partial(transform(nnx, functools.partial(sow_and_pop, nnx)), node)
         for times in (1, 2):
             partial(ROWS)
             expected = model(nnx)
             expected.w[...] += times * ROWS
             assert snapshot(nnx, node) == snapshot(nnx, expected)
 
-    def test_exceptions_pass_through(self, nnx):
+    @each_transform
+    def test_exceptions_pass_through(self, nnx, transform):
         node = model(nnx)
         before = snapshot(nnx, node)
 
@@ -149,7 +169,7 @@ class TestCachedPartial:
             node.w[...] += x
 
         fail.planned = True
-        partial = nnx.cached_partial(nnx.vmap(fail), node)
+        partial = nnx.cached_partial(transform(nnx, fail), node)
         with pytest.raises(KeyError, match="planned"):
             partial(ROWS)
         assert snapshot(nnx, node) == before

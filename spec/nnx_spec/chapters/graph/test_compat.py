@@ -4,19 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param, records
 from nnx_spec.chapters.modules.models import counted
+from nnx_spec.chapters.transforms.derivatives import zero_tangent_of
+from nnx_spec.chapters.transforms.meshes import mesh_of
 from nnx_spec.oracles import array_record, snapshot, state_items, value_record
 
 GRAPH, UPDATES = {"graph": True}, {"graph": True, "graph_updates": True}
-
-
-def one_device():
-    """Makes a mesh of one device."""
-    return Mesh(np.array(jax.devices()[:1]), ("x",))
 
 
 def model_of(nnx):
@@ -48,17 +45,6 @@ def change(model):
     return value
 
 
-def tangents(nnx, model):
-    """Makes a model's tangents: zeros."""
-    graphdef, state = nnx.split(model, graph=True)
-
-    def zero(x):
-        inexact = jnp.issubdtype(x.dtype, jnp.inexact)
-        return jnp.zeros_like(x) if inexact else np.zeros(x.shape, jax.dtypes.float0)
-
-    return nnx.merge(graphdef, jax.tree.map(zero, state))
-
-
 def ruled(api, model, **options):
     """Calls a function with a derivative rule."""
     f = api.custom_vjp(change, **options)
@@ -80,7 +66,7 @@ def carried(nnx, api, model, **options):
 
 def abstract(nnx, api, **options):
     """Describes what `get_abstract_model` gives for `model_of`."""
-    graphdef, state = api.get_abstract_model(lambda: model_of(nnx), one_device(), **options)
+    graphdef, state = api.get_abstract_model(lambda: model_of(nnx), mesh_of(1), **options)
     leaves = [(path, leaf.get_value().shape) for path, leaf in state_items(state)]
     model = nnx.merge(graphdef, state)
     return leaves, model.first is model.second, model.tied is model.again
@@ -89,7 +75,7 @@ def abstract(nnx, api, **options):
 def whole(f, api, model, **options):
     """Calls a function that `shard_map` runs on one device."""
     spec = PartitionSpec()
-    specs = {"mesh": one_device(), "in_specs": (spec,), "out_specs": spec}
+    specs = {"mesh": mesh_of(1), "in_specs": (spec,), "out_specs": spec}
     return api.shard_map(f, **specs, **options)(model)
 
 
@@ -122,7 +108,7 @@ TRANSFORMS = {
     "value_and_grad": lambda nnx, api, m, **o: api.value_and_grad(change, **o)(m)[0],
     "custom_vjp": lambda nnx, api, m, **o: ruled(api, m, **o),
     "vjp": lambda nnx, api, m, **o: api.vjp(change, m, **o)[0],
-    "jvp": lambda nnx, api, m, **o: api.jvp(change, (m,), (tangents(nnx, m),), **o)[0],
+    "jvp": lambda nnx, api, m, **o: api.jvp(change, (m,), (zero_tangent_of(nnx, m),), **o)[0],
     "remat": lambda nnx, api, m, **o: api.remat(change, **o)(m),
     "vmap": lambda nnx, api, m, **o: api.vmap(
         change, in_axes=None, out_axes=None, axis_size=2, **o

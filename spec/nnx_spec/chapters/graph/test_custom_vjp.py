@@ -76,8 +76,9 @@ class TestCustomVJP:
     gradients of what the function has left of its arguments, and the output's cotangent.
 
     The first has an entry for each argument: for a Module a State of its Variables, with the
-    gradient by their values after the call, for another argument None. The rule returns a tangent
-    for each argument, for a Module a State of that structure, and this is the gradient.
+    gradient with respect to their values after the call, for another argument None. The rule
+    returns a tangent for each argument, for a Module a State of that structure, and this is the
+    gradient.
     """
 
     @pytest.mark.parametrize("form", FORMS)

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnx_spec import MUST, clause
-from nnx_spec.chapters.transforms.mapping import batched, counted, slice_of, stack
-from nnx_spec.chapters.transforms.partitions import (
-    GRAPH,
+from nnx_spec.chapters.transforms.axes import batched, counted, slice_of, stack
+from nnx_spec.chapters.transforms.axis_names import (
     SIZE,
     UPDATES,
     annotated,
@@ -18,6 +17,7 @@ from nnx_spec.chapters.transforms.partitions import (
     named,
     names_of,
 )
+from nnx_spec.chapters.transforms.modes import each_graph_mode
 from nnx_spec.oracles import array_record, names_path, snapshot
 from nnx_spec.plans import classes
 
@@ -163,8 +163,6 @@ class TestStateAxes:
         assert snapshot(nnx, model) == before
 
 
-each_mode = pytest.mark.parametrize("mode", [GRAPH, UPDATES], ids=["graph-mode", "graph-updates"])
-
 CLASHES = {
     "two ints": lambda nnx: (0, 1),
     "int and None": lambda nnx: (0, None),
@@ -188,7 +186,7 @@ class TestContradictions:
     message names the paths to it; the caller's objects are unchanged.
     """
 
-    @each_mode
+    @each_graph_mode
     @pytest.mark.parametrize(
         ("name", "clash"),
         [
@@ -210,14 +208,14 @@ class TestContradictions:
         in_axes = ({"left": {"deep": axes[0]}}, [1, {"right": axes[1]}])
         self.check(nnx, shared(nnx), nnx.vmap(lambda *args: 0, in_axes=in_axes, **UPDATES))
 
-    @each_mode
+    @each_graph_mode
     def test_argument_and_output(self, nnx, mode):
         def function(first):
             return {"right": first["left"]["deep"]}
 
         self.check(nnx, shared(nnx)[:1], nnx.vmap(function, in_axes=0, out_axes=1, **mode))
 
-    @each_mode
+    @each_graph_mode
     def test_two_outputs(self, nnx, mode):
         def function(x):
             net = classes(nnx).Net()

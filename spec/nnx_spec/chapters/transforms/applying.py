@@ -8,10 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from nnx_spec.chapters.transforms.derivatives import zero_tangent, zero_tangent_of
+from nnx_spec.chapters.transforms.meshes import mesh_of
 from nnx_spec.chapters.transforms.modes import MODES
 
 Function = Callable[[Any, Any], Any]
@@ -52,16 +53,10 @@ def _vjp(nnx: Any, f: Function, mode: Mode) -> Function:
 
 def _jvp(nnx: Any, f: Function, mode: Mode) -> Function:
     def applied(model: Any, x: Any) -> Any:
-        graphdef, state = nnx.split(model, graph=mode["graph"])
-        zero = nnx.merge(graphdef, jax.tree.map(_zero_tangent, state))
-        return nnx.jvp(f, (model, x), (zero, jnp.zeros_like(x)), **mode)[0]
+        tangents = zero_tangent_of(nnx, model), zero_tangent(x)
+        return nnx.jvp(f, (model, x), tangents, **mode)[0]
 
     return applied
-
-
-def _zero_tangent(value: Any) -> Any:
-    differentiable = jnp.issubdtype(value.dtype, jnp.inexact)
-    return jnp.zeros_like(value) if differentiable else np.zeros(value.shape, jax.dtypes.float0)
 
 
 def _vmap(nnx: Any, f: Function, mode: Mode) -> Function:
@@ -75,9 +70,8 @@ def _pmap(nnx: Any, f: Function, mode: Mode) -> Function:
 
 
 def _shard_map(nnx: Any, f: Function, mode: Mode) -> Function:
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("devices",))
     whole = PartitionSpec()
-    mapped = nnx.shard_map(f, mesh=mesh, in_specs=(whole, whole), out_specs=whole, **mode)
+    mapped = nnx.shard_map(f, mesh=mesh_of(1), in_specs=(whole, whole), out_specs=whole, **mode)
     return nnx.jit(mapped, **mode)  # eager, JAX compiles every operation in it by itself
 
 

@@ -14,7 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
+
+from nnx_spec.chapters.transforms.derivatives import zero_tangent
+from nnx_spec.chapters.transforms.meshes import mesh_of
 
 Call = Callable[[Any, Any], Any]
 """A call on a model and an array of shape (2,)."""
@@ -59,9 +62,8 @@ class Counted:
 
 
 def _shard_map(t: Any, f: Counted) -> Call:
-    mesh = Mesh(np.array(jax.devices()[:1]), ("devices",))
     whole = PartitionSpec()
-    mapped = t.shard_map(f.main, mesh=mesh, in_specs=(whole, whole), out_specs=whole)
+    mapped = t.shard_map(f.main, mesh=mesh_of(1), in_specs=(whole, whole), out_specs=whole)
     return lambda model, x: mapped(model, x)
 
 
@@ -80,12 +82,7 @@ def _vjp(t: Any, f: Counted) -> Call:
 
 
 def _jvp(t: Any, f: Counted) -> Call:
-    return lambda model, x: t.jvp(f.loss, (x, model), (x, jax.tree.map(_zero_tangent, model)))
-
-
-def _zero_tangent(value: Any) -> Any:
-    inexact = jnp.issubdtype(value.dtype, jnp.inexact)
-    return jnp.zeros_like(value) if inexact else np.zeros(value.shape, jax.dtypes.float0)
+    return lambda model, x: t.jvp(f.loss, (x, model), (x, jax.tree.map(zero_tangent, model)))
 
 
 def _custom_vjp(t: Any, f: Counted) -> Call:

@@ -1,4 +1,4 @@
-"""What the tests of derivatives share: a model to differentiate, and how gradients are read."""
+"""What the tests of derivatives share: a model to differentiate, gradients and tangents."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from nnx_spec.chapters.functional.making import net
@@ -43,6 +44,18 @@ def predict(model: Any, x: Any) -> Any:
 def loss_of(model: Any, x: Any) -> Any:
     """Computes a number of a model and a number."""
     return (predict(model, x) * np.float32([1, 2, 4])).sum()
+
+
+def zero_tangent(value: Any) -> Any:
+    """Makes the tangent zero of an array."""
+    differentiable = jnp.issubdtype(value.dtype, jnp.inexact)
+    return jnp.zeros_like(value) if differentiable else np.zeros(value.shape, jax.dtypes.float0)
+
+
+def zero_tangent_of(nnx: Any, model: Any) -> Any:
+    """Makes the tangent zero of an object: one of the same structure."""
+    graphdef, state = nnx.split(model, graph=True)
+    return nnx.merge(graphdef, jax.tree.map(zero_tangent, state))
 
 
 def arrays_of(nnx: Any, gradient: Any) -> dict[Path, Any]:

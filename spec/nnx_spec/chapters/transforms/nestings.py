@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nnx_spec.chapters.transforms import plain
+from nnx_spec import plain
 from nnx_spec.chapters.transforms.applying import APPLY, Function, Mode
 from nnx_spec.oracles import variables
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from nnx_spec.chapters.transforms import plain
+from nnx_spec import plain
 from nnx_spec.oracles import children, is_node
 
 DEFINITIONS = '''\

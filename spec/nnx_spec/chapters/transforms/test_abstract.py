@@ -7,10 +7,11 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param
+from nnx_spec.chapters.transforms.meshes import mesh_of
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.oracles import assert_no_tracers, snapshot, state_items, user_metadata, variables
 from nnx_spec.plans import classes
@@ -131,7 +132,7 @@ class TestEvalShape:
 
     @each_mode
     def test_sharding(self, nnx, mode):
-        mesh = Mesh(np.array(jax.devices()[:2]), ("a",))
+        mesh = mesh_of(2, "a")
         with jax.set_mesh(mesh):
             made = nnx.eval_shape(
                 lambda: net(nnx, w=nnx.Param(jnp.ones((2, 4)), out_sharding=("a", None))), **mode

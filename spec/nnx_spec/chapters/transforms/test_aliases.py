@@ -4,17 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import net, param
+from nnx_spec.chapters.transforms.meshes import mesh_of
 from nnx_spec.chapters.transforms.modes import each_graph_mode, each_mode
 from nnx_spec.oracles import names_path, snapshot
-
-
-def mesh():
-    """Makes a mesh of one device."""
-    return Mesh(np.array(jax.devices()[:1]), ("x",))
 
 
 def specs():
@@ -24,7 +20,7 @@ def specs():
 
 def named():
     """Makes two shardings that differ."""
-    return tuple(NamedSharding(mesh(), spec) for spec in specs())
+    return tuple(NamedSharding(mesh_of(1), spec) for spec in specs())
 
 
 def with_carry(nnx, f, mode):
@@ -49,7 +45,7 @@ DIFFERENT = {
     "scan": lambda nnx, f, mode: nnx.scan(f, in_axes=(0, 1), out_axes=0, **mode),
     "scan-Carry": with_carry,
     "shard_map": lambda nnx, f, mode: nnx.shard_map(
-        f, mesh=mesh(), in_specs=specs(), out_specs=PartitionSpec(), **mode
+        f, mesh=mesh_of(1), in_specs=specs(), out_specs=PartitionSpec(), **mode
     ),
     "jit": lambda nnx, f, mode: nnx.jit(f, in_shardings=named(), **mode),
 }
@@ -61,7 +57,7 @@ ALIKE = {
     "vmap-None": lambda nnx, f, mode: nnx.vmap(f, in_axes=None, out_axes=None, axis_size=2, **mode),
     "scan": lambda nnx, f, mode: nnx.scan(f, in_axes=(0, 0), out_axes=0, **mode),
     "shard_map": lambda nnx, f, mode: nnx.shard_map(
-        f, mesh=mesh(), in_specs=specs()[:1] * 2, out_specs=PartitionSpec(), **mode
+        f, mesh=mesh_of(1), in_specs=specs()[:1] * 2, out_specs=PartitionSpec(), **mode
     ),
     "jit": lambda nnx, f, mode: nnx.jit(f, in_shardings=named()[:1] * 2, **mode),
 }

@@ -69,6 +69,9 @@ ELSEWHERE = {
     "branch that is not chosen": lambda nnx, f, mode: nnx.cond(False, f, lambda x: x, X, **mode),
     "last branch": lambda nnx, f, mode: nnx.switch(0, [lambda x: x, f], X, **mode),
     "eval_shape": lambda nnx, f, mode: nnx.eval_shape(f, X, **mode),
+    "make_jaxpr": lambda nnx, f, mode: nnx.make_jaxpr(f, graph=mode["graph"], graph_updates=False)(
+        X
+    ),
     "loss": lambda nnx, f, mode: nnx.grad(lambda x: f(x).sum(), **mode)(X),
     "mapped": lambda nnx, f, mode: nnx.vmap(lambda x: f(x * jnp.ones(2)), **mode)(X),
     "custom_vjp in jit": lambda nnx, f, mode: nnx.jit(ruled(nnx, mode, f, lambda x: x), **mode)(X),
@@ -118,9 +121,10 @@ def model_of(nnx):
 class TestCapturedObjects:
     """To change a Module or Variable that the function captured raises `TraceContextError`.
 
-    So it is in every transform, for Variables and for attributes, whatever is written; the object
-    stays as it was and can be changed afterwards where it belongs. To read it is allowed. A
-    function with a rule of its own, of `custom_vjp`, is traced inside other transforms only.
+    So it is in every transform, for Variables and for attributes, whatever is written, also where
+    an outer transform was given the object; it stays as it was, and can be changed where it
+    belongs. To read it is allowed. A function with a rule of its own, of `custom_vjp`, is traced
+    inside other transforms only.
     """
 
     @each_transform(*TRACING)
@@ -156,6 +160,27 @@ class TestCapturedObjects:
                 lambda x: MORE_WRITES[write](captured, x * jnp.ones(2)), **mode
             )(X),
         )
+
+    @each_mode
+    @pytest.mark.parametrize("transform", ["jit", "grad", "vmap", "scan", "cond"])
+    def test_object_of_an_outer_transform(self, nnx, mode, transform):
+        """Captures what the function around it was given, which may change it by itself."""
+
+        @nnx.jit(**mode)
+        def outer(captured, model, x):
+            captured.w[...] += x
+
+            def f(model, x):
+                set_item(captured, x)
+                return x
+
+            with pytest.raises(nnx.errors.TraceContextError):
+                APPLY[transform](nnx, f, mode)(model, x)
+            return captured.w[...]
+
+        captured = captured_of(nnx)
+        assert outer(captured, model_of(nnx), X).tolist() == [7, 10]
+        assert captured.w[...].tolist() == [7, 10]
 
     @staticmethod
     def check_refused(nnx, use):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from nnx_spec import MUST, clause
-from nnx_spec.chapters.transforms.mapping import counted
+from nnx_spec.chapters.transforms.axes import counted
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.oracles import array_record, assert_no_tracers, snapshot
 from nnx_spec.plans import classes

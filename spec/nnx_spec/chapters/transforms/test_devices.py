@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from nnx_spec import MUST, clause
-from nnx_spec.chapters.transforms.mapping import counted
+from nnx_spec.chapters.transforms.axes import counted
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.oracles import array_record, snapshot
 from nnx_spec.plans import classes

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param
+from nnx_spec.chapters.transforms.meshes import mesh_of
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.oracles import assert_no_tracers, snapshot, variables
 
@@ -50,7 +51,7 @@ STATIC = {
 
 def shardings():
     """Makes two shardings of vectors over two devices: split and whole."""
-    mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
+    mesh = mesh_of(2)
     return NamedSharding(mesh, PartitionSpec("x")), NamedSharding(mesh, PartitionSpec())
 
 
@@ -62,7 +63,8 @@ class TestOptionsOfJit:
     `donate_argnums` and `donate_argnames` name arguments whose arrays, those of Variables among
     them, may be given up: the objects hold the new ones afterwards. `in_shardings` and
     `out_shardings` say how arguments and results are laid out; one that is said of an object holds
-    for every Variable in it. Arguments may be given by keyword, objects as well.
+    for every Variable in it. Arguments may be given by keyword, objects as well. The compiled
+    function has the name and the docstring of the function, which is its `__wrapped__`.
     """
 
     @each_mode

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import MUST, clause, plain
 from nnx_spec.chapters.functional.making import count, net, param
-from nnx_spec.chapters.transforms import plain
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.chapters.transforms.nestings import NESTING, nested, plainly_nested
 from nnx_spec.chapters.transforms.programs import Program, programs

@@ -4,19 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import count, net
+from nnx_spec.chapters.transforms.meshes import mesh_of
 from nnx_spec.chapters.transforms.modes import each_graph_mode, each_mode
 from nnx_spec.oracles import assert_no_tracers, names_path, snapshot, user_metadata
 from nnx_spec.plans import classes
 
 
 def _shard_map(nnx, make, mode):
-    mesh = Mesh(np.array(jax.devices()[:1]), ("x",))
     whole = PartitionSpec()
-    return nnx.shard_map(make, mesh=mesh, in_specs=whole, out_specs=whole, **mode)
+    return nnx.shard_map(make, mesh=mesh_of(1), in_specs=whole, out_specs=whole, **mode)
 
 
 def _checkify(nnx, make, mode):

@@ -1,7 +1,6 @@
 """vjp and jvp: products with the Jacobian of a function of objects."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,6 +12,7 @@ from nnx_spec.chapters.transforms.derivatives import (
     assert_gradient,
     model_of,
     predict,
+    zero_tangent_of,
 )
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.oracles import array_record, assert_no_tracers, snapshot, variables
@@ -43,17 +43,6 @@ def with_rest(model, x, statistics):
 def statistics_of(nnx):
     """Makes a Module of a sum and a count."""
     return net(nnx, sum=param(nnx, [0.0, 0.0, 0.0]), inner=net(nnx, calls=count(nnx, 3)))
-
-
-def zero_tangent(nnx, statistics):
-    """Makes a tangent of `statistics_of` that is zero, of the same structure."""
-    graphdef, state = nnx.split(statistics, graph=True)
-
-    def zero(x):
-        inexact = jnp.issubdtype(x.dtype, jnp.inexact)
-        return jnp.zeros_like(x) if inexact else np.zeros(x.shape, jax.dtypes.float0)
-
-    return nnx.merge(graphdef, jax.tree.map(zero, state))
 
 
 @clause("TRX-011", MUST, source="api_reference/flax.nnx/transforms")
@@ -113,7 +102,7 @@ class TestProducts:
         held = variables(nnx, statistics)
         f = with_rest if aux else predict_and_note
         for x in (1.5, 2.0):
-            tangents = model_of(nnx, TANGENTS), 0.5, zero_tangent(nnx, statistics)
+            tangents = model_of(nnx, TANGENTS), 0.5, zero_tangent_of(nnx, statistics)
             found = nnx.jvp(f, (model, x, statistics), tangents, has_aux=aux, **mode)
         expected = jax.jvp(pure(nnx), (VALUES, 2.0), (TANGENTS, 0.5))
         assert [*map(array_record, found[:2])] == [*map(array_record, expected)]

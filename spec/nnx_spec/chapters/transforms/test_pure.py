@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import checkify
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from nnx_spec import MUST, clause
+from nnx_spec.chapters.transforms.meshes import mesh_of
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.chapters.transforms.namesakes import of_jax, of_target
 from nnx_spec.oracles import array_record
@@ -18,11 +19,6 @@ from nnx_spec.oracles import array_record
 X, Y = np.float32([1, 2]), np.float32([3, 5])
 TREE = {"a": X, "b": [Y, np.float32(4)]}
 ROWS = np.float32([[1, 2], [3, 4], [5, 7]])
-
-
-def mesh():
-    """Makes a mesh of two devices."""
-    return Mesh(np.array(jax.devices()[:2]), ("rows",))
 
 
 def mix(x, y=2.0, *, scale=1.0):
@@ -109,7 +105,7 @@ RESULTS = {
     "pmap": lambda t: t.pmap(lambda x: x - jax.lax.psum(x, "i"), axis_name="i")(X),
     "shard_map": lambda t: t.shard_map(
         lambda x: jax.lax.psum(x, "rows"),
-        mesh=mesh(),
+        mesh=mesh_of(2, "rows"),
         in_specs=PartitionSpec("rows"),
         out_specs=PartitionSpec(),
     )(X),
@@ -161,7 +157,10 @@ ERRORS = {
     "fori_loop-body": lambda t: t.fori_loop(0, 3, lambda n, x: [x], X),
     "custom_vjp-no-rule": lambda t: jax.grad(t.custom_vjp(jnp.sin))(1.0),
     "shard_map-uneven": lambda t: t.shard_map(
-        jnp.sin, mesh=mesh(), in_specs=PartitionSpec("rows"), out_specs=PartitionSpec("rows")
+        jnp.sin,
+        mesh=mesh_of(2, "rows"),
+        in_specs=PartitionSpec("rows"),
+        out_specs=PartitionSpec("rows"),
     )(np.float32([1, 2, 3])),
     "pmap-too-many": lambda t: t.pmap(jnp.sin)(np.zeros(len(jax.devices()) + 1)),
     "eval_shape-inside": lambda t: t.eval_shape(jnp.dot, X, np.zeros(3)),

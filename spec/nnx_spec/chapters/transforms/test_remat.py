@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nnx_spec import MUST, clause
-from nnx_spec.chapters.transforms.mapping import counted
+from nnx_spec.chapters.transforms.axes import counted
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.oracles import array_record, assert_no_tracers
 from nnx_spec.plans import classes

@@ -1,21 +1,26 @@
 """Tracing: when jit traces a function."""
 
+import contextlib
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nnx_spec import MUST, clause
-from nnx_spec.chapters.functional.making import count, net, param
+from nnx_spec.chapters.functional.making import net, param
+from nnx_spec.chapters.transforms.changes import (
+    ALIKE,
+    ANEW,
+    DIFFERENT,
+    SHARING,
+    model_of,
+    structure,
+)
 from nnx_spec.chapters.transforms.modes import each_graph_mode, each_mode
-from nnx_spec.oracles import snapshot
-from nnx_spec.plans import classes
-
-
-def model_of(nnx, w=(1.0, 2.0), **attributes):
-    """Makes a Module of some Variables, an array, and static attributes."""
-    inner = net(nnx, n=count(nnx, 0, tag="n"), size=3)
-    layers = nnx.List([param(nnx, 5.0), param(nnx, 6.0)])
-    return net(nnx, w=param(nnx, w), inner=inner, layers=layers, constant=jnp.ones(2), **attributes)
+from nnx_spec.oracles import value_record, variables
+from nnx_spec.plans import is_array
 
 
 class Traced:
@@ -31,9 +36,7 @@ class Traced:
 
     def _run(self, model, x=0.0, *args, **kwargs):
         self.traces += 1
-        w = model if isinstance(model, dict) else model.w
-        w[...] += x
-        return w[...] * 2
+        return model.w.get_value(), x
 
     def __call__(self, *args, **kwargs):
         """Calls the function; returns how often it has been traced so far."""
@@ -41,69 +44,47 @@ class Traced:
         return self.traces
 
 
-def write_values(nnx, model):
-    """Writes to the Variables of a model in several ways."""
-    model.w[...] = 7.0
-    model.inner.n.set_value(jnp.int32(9))
-    nnx.update(model, {"layers": {0: jnp.float32(4)}})
+class Numbered:
+    """A jitted function of a model, which tells the number of the trace that runs.
+
+    It returns what the model's Variables hold, and writes a number to the float scalars.
+
+    Attributes:
+      seen: the structure of the model in each trace.
+      known: the number of the trace for each structure that it has been called with.
+    """
+
+    def __init__(self, nnx, mode):
+        self.seen = []
+        self.known = {}
+        self._nnx = nnx
+        self._jitted = nnx.jit(self._run, **mode)
+
+    def _run(self, model, x):
+        number = len(self.seen)
+        self.seen.append(structure(self._nnx, model))
+        values = values_of(self._nnx, model)
+        for variable in scalars_of(self._nnx, model):
+            variable.set_value(x)
+        return number, values
+
+    def call(self, model, x):
+        """Calls the function; returns the number of the trace and the values before the call."""
+        number, values = self._jitted(model, x)
+        return int(number), values
 
 
-def change_and_undo(nnx, model):
-    """Changes the structure of a model, and changes it back."""
-    model.extra = param(nnx)
-    del model.extra
-    model.layers.append(param(nnx))
-    del model.layers[2]
+def values_of(nnx, model):
+    """Lists what a model's Variables hold."""
+    return [variable.get_value() for variable in variables(nnx, model)]
 
 
-def rename(node, old, new):
-    """Gives an attribute of a node another name."""
-    value = getattr(node, old)
-    delattr(node, old)
-    setattr(node, new, value)
-
-
-def tree_of(nnx, module):
-    """Makes a Pytree of the attributes of `inner` in `model_of`."""
-    tree = classes(nnx).Tree()
-    tree.n, tree.size = module.n, module.size
-    return tree
-
-
-SAME = {
-    "the same again": lambda nnx, model: model,
-    "another like it": lambda nnx, model: model_of(nnx),
-    "other values": lambda nnx, model: model_of(nnx, w=(-3.0, np.nan)),
-    "a clone": lambda nnx, model: nnx.clone(model, graph=True),
-    "merged": lambda nnx, model: nnx.merge(*nnx.split(model, graph=True)),
-    "written": lambda nnx, model: write_values(nnx, model) or model,
-    "another Variable": lambda nnx, model: setattr(model, "w", param(nnx, [8.0, 9.0])) or model,
-    "another node": lambda nnx, model: setattr(model, "inner", model_of(nnx).inner) or model,
-    "changed and undone": lambda nnx, model: change_and_undo(nnx, model) or model,
-}
-"""Models that are of the same structure as `model_of`, made of one or anew."""
-
-CHANGES = {
-    "shape": lambda nnx, model: model.w.set_value(jnp.ones(3)),
-    "rank": lambda nnx, model: model.w.set_value(jnp.ones((1, 2))),
-    "dtype": lambda nnx, model: model.inner.n.set_value(jnp.int16(1)),
-    "shape of an array": lambda nnx, model: setattr(model, "constant", jnp.ones(3)),
-    "static attribute": lambda nnx, model: setattr(model.inner, "size", 4),
-    "new static attribute": lambda nnx, model: setattr(model, "name", "name"),
-    "new Variable": lambda nnx, model: setattr(model, "extra", param(nnx)),
-    "Variable removed": lambda nnx, model: delattr(model.inner, "n"),
-    "Variable renamed": lambda nnx, model: rename(model.inner, "n", "m"),
-    "longer list": lambda nnx, model: model.layers.append(param(nnx)),
-    "Variable of another class": lambda nnx, model: setattr(
-        model.inner, "n", nnx.BatchStat(jnp.int32(0), tag="n")
-    ),
-    "node of another class": lambda nnx, model: setattr(model, "inner", tree_of(nnx, model.inner)),
-    "metadata": lambda nnx, model: model.inner.n.set_metadata("tag", "other"),
-    "value of another structure": lambda nnx, model: model.layers[0].set_value(
-        {"a": jnp.float32(1)}
-    ),
-}
-"""Ways to change a model so that its structure, a shape, a dtype or a static value is another."""
+def scalars_of(nnx, model):
+    """Lists a model's Variables that hold a float32 scalar."""
+    found = variables(nnx, model)
+    return [
+        v for v in found if is_array(x := v.get_value()) and (x.shape, x.dtype) == ((), np.float32)
+    ]
 
 
 @clause("TRX-005", MUST, source="guides/transforms#graph-updates-propagation")
@@ -112,31 +93,54 @@ class TestTracing:
 
     Whatever the values are, and whether it is the same object or another, a further call runs what
     is compiled. If any of these is another, it traces again: a static attribute or argument, a
-    class, metadata, an attribute more or less, or what is shared. What it has traced before it does
-    not trace again.
+    class, metadata, an attribute or an item more or less, or what is shared. So it is for changes
+    that the caller makes to an object between two calls, by whatever way. What it has traced before
+    it does not trace again.
     """
 
     @each_mode
     def test_once(self, nnx, mode):
         traced = Traced(nnx, mode)
         traced(model_of(nnx), 1.5)
-        traces = {case: traced(make(nnx, model_of(nnx)), -2.5) for case, make in SAME.items()}
-        assert traces == dict.fromkeys(SAME, 1)
+        traces = {case: traced(make(nnx, model_of(nnx)), -2.5) for case, make in ANEW.items()}
+        model = model_of(nnx)
+        for case, change in ALIKE.items():
+            change(nnx, model)
+            traces[case] = traced(model, -2.5)
+        assert traces == dict.fromkeys([*ANEW, *ALIKE], 1)
 
     @each_mode
     def test_again(self, nnx, mode):
         traced = Traced(nnx, mode)
         traces = []
-        for change in CHANGES.values():
+        for change in DIFFERENT.values():
             model = model_of(nnx)
             traced(model)
-            before = snapshot(nnx, model)
+            before = structure(nnx, model)
             change(nnx, model)
-            assert snapshot(nnx, model) != before
-            traces.append(traced(model))
-        named = dict(zip(CHANGES, traces, strict=True))
-        assert named == {change: n for n, change in enumerate(CHANGES, start=2)}
-        assert traced(model_of(nnx)) == len(CHANGES) + 1
+            assert structure(nnx, model) != before
+            traces += [traced(model), traced(model)]
+        numbers = [number for number, _ in enumerate(DIFFERENT, start=2) for _ in range(2)]
+        assert traces == numbers, [*DIFFERENT]
+        assert traced(model_of(nnx)) == len(DIFFERENT) + 1
+
+    @each_mode
+    @given(data=st.data())
+    def test_any_changes(self, nnx, mode, data):
+        """Has a trace for each structure, and with each call the values that are there now."""
+        changes = ALIKE | DIFFERENT | (SHARING if mode["graph"] else {})
+        names = data.draw(st.lists(st.sampled_from([*changes]), max_size=3), "changes")
+        numbered, model = Numbered(nnx, mode), model_of(nnx)
+        for name in ["nothing", *names]:
+            with contextlib.suppress(AttributeError, IndexError):  # what is no more
+                changes[name](nnx, model)
+            for x in (jnp.float32(1), jnp.float32(2)):
+                values = values_of(nnx, model)
+                number, found = numbered.call(model, x)
+                assert numbered.known.setdefault(structure(nnx, model), number) == number
+                assert numbered.seen[number] == structure(nnx, model)
+                assert value_record(found) == value_record(values)
+                assert {float(v[...]) for v in scalars_of(nnx, model)} <= {float(x)}
 
     @each_mode
     def test_arguments(self, nnx, mode):

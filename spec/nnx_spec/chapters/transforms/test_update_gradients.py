@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import MUST, clause, plain
 from nnx_spec.chapters.functional.making import net, param
-from nnx_spec.chapters.transforms import plain
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.chapters.transforms.programs import SMOOTH, programs
 from nnx_spec.oracles import state_items, walk
@@ -59,8 +58,8 @@ class TestWrites:
 
     A value that is read from a Variable depends on what was last written there, whole or in part,
     and through it on the parameters; a parameter that is overwritten counts up to that moment. The
-    gradient is by the values that Variables have before the call, and after it they have those
-    that were written.
+    gradient is with respect to the values that Variables have before the call; after it they hold
+    what was written.
     """
 
     @each_mode

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnx_spec import MUST, clause
-from nnx_spec.chapters.transforms.mapping import (
+from nnx_spec.chapters.transforms.axes import (
     Axis,
     batched,
     counted,

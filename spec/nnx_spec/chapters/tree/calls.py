@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from nnx_spec.chapters.functional.making import net, param
+from nnx_spec.chapters.transforms.meshes import mesh_of
 from nnx_spec.chapters.transforms.modes import MODES
 from nnx_spec.oracles import Path
 
@@ -18,11 +19,6 @@ TREE = MODES["tree-mode"]
 """The options of a transform in tree mode."""
 
 Function = Callable[..., Any]
-
-
-def one_device() -> Mesh:
-    """Makes a mesh of one device with the axis `x`."""
-    return Mesh(np.array(jax.devices()[:1]), ("x",))
 
 
 def _beside_a_loss(f: Function) -> Function:
@@ -57,7 +53,7 @@ def _scan_that_carries(nnx: Any, f: Function, args: tuple[Any, ...]) -> Any:
 def _shard_map(nnx: Any, f: Function, args: tuple[Any, ...]) -> Any:
     spec = PartitionSpec("x")
     specs = {"in_specs": (spec,) * len(args), "out_specs": spec}
-    return nnx.shard_map(f, mesh=one_device(), **specs, **TREE)(*args)
+    return nnx.shard_map(f, mesh=mesh_of(1), **specs, **TREE)(*args)
 
 
 def _custom_vjp(nnx: Any, f: Function, args: tuple[Any, ...]) -> Any:

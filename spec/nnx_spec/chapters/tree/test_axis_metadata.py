@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnx_spec import MUST, clause
-from nnx_spec.chapters.transforms.mapping import Axis, counted
-from nnx_spec.chapters.transforms.partitions import (
+from nnx_spec.chapters.transforms.axes import Axis, counted
+from nnx_spec.chapters.transforms.axis_names import (
     FORMS,
     SIZE,
     TREE,

@@ -8,8 +8,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import net
 from nnx_spec.chapters.modules.models import counted
+from nnx_spec.chapters.transforms.meshes import mesh_of
 from nnx_spec.chapters.transforms.modes import MODES
-from nnx_spec.chapters.tree.calls import one_device
 from nnx_spec.oracles import snapshot
 
 WITHOUT_UPDATES = {name: mode for name, mode in MODES.items() if not mode["graph_updates"]}
@@ -43,7 +43,7 @@ def specs(nnx):
 
 def shardings(nnx):
     """Makes a StateSharding of shardings that shards the Params alone."""
-    mesh = one_device()
+    mesh = mesh_of(1)
     sharded, whole = (NamedSharding(mesh, PartitionSpec(*names)) for names in (("x",), ()))
     return nnx.StateSharding({nnx.Param: sharded, ...: whole})
 
@@ -64,7 +64,7 @@ def ruled(nnx, model, mode):
 def mapped_over_devices(nnx, f, in_specs, out_specs, mode):
     """Makes the function that `shard_map` makes of f, over one device."""
     specs = {"in_specs": (in_specs,), "out_specs": out_specs}
-    return nnx.shard_map(f, mesh=one_device(), **specs, **mode)
+    return nnx.shard_map(f, mesh=mesh_of(1), **specs, **mode)
 
 
 USES = {

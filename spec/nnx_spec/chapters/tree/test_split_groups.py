@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nnx_spec import MUST, clause
-from nnx_spec.chapters.transforms.mapping import batched, counted
-from nnx_spec.chapters.transforms.partitions import GRAPH, TREE, UPDATES
+from nnx_spec.chapters.transforms.axes import batched, counted
+from nnx_spec.chapters.transforms.axis_names import GRAPH, TREE, UPDATES
 from nnx_spec.filter_plans import build_filter, group_of
 from nnx_spec.oracles import array_record, at, graph_items, names_path, snapshot
 from nnx_spec.plans import build, classes

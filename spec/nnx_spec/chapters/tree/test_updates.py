@@ -4,9 +4,8 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import MUST, clause, plain
 from nnx_spec.chapters.functional.making import count, net, param
-from nnx_spec.chapters.transforms import plain
 from nnx_spec.chapters.transforms.applying import APPLY, STRUCTURE_MAY_CHANGE, each_transform
 from nnx_spec.chapters.transforms.modes import MODES
 from nnx_spec.chapters.transforms.programs import EDITS, STEPS, programs

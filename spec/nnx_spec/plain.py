@@ -1,8 +1,8 @@
 """Plain Python and JAX in the place of a target: what objects do where there are no transforms.
 
-The module has the names that generated programs use. Its Modules are plain objects and its
-Variables cells: no pytrees, no traces, no checks. A program that runs on it eagerly says what the
-program means; the elements of a cell may be of any kind of number, JAX's or NumPy's.
+The module has the names that plans and generated programs use. Its Modules are plain objects and
+its Variables cells: no pytrees, no traces, no checks. A program that runs on it eagerly says what
+the program means; the elements of a cell may be of any kind of number, JAX's or NumPy's.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Variable:
         """Returns the array."""
         return self.value
 
+    get_raw_value = get_value
+
     def set_value(self, new: Any) -> None:
         """Replaces the array."""
         self.value = new
@@ -64,6 +66,14 @@ class Param(Variable):
 
 class BatchStat(Variable):
     """A statistic."""
+
+
+class Cache(Variable):
+    """A cached value."""
+
+
+class Intermediate(Variable):
+    """A value on the way."""
 
 
 class RngKey(Variable):
@@ -101,6 +111,7 @@ class RngStream(Module):
         self.count = RngCount(jnp.uint32(0))
 
     def __call__(self) -> Any:
+        """Draws a key."""
         key = jax.random.fold_in(self.key[...], self.count[...])
         self.count[...] += 1
         return key
@@ -113,4 +124,5 @@ class Rngs(Module):
         self.default = RngStream(seed)
 
     def __call__(self) -> Any:
+        """Draws a key."""
         return self.default()

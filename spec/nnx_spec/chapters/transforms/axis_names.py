@@ -6,14 +6,13 @@ from typing import Any
 
 import jax
 
-from nnx_spec.chapters.transforms.mapping import Axis, batched, counted
+from nnx_spec.chapters.transforms.axes import Axis, batched, counted
+from nnx_spec.chapters.transforms.modes import MODES
 
 Names = tuple[str | None, ...]
 
 SIZE = 3
-TREE = {"graph": False, "graph_updates": False}
-GRAPH = {"graph": True, "graph_updates": False}
-UPDATES = {"graph": True, "graph_updates": True}
+TREE, GRAPH, UPDATES = MODES.values()
 
 
 def annotated(nnx: Any, element: Names | None, rank: int, axis: Axis, partition: str | None) -> Any:
