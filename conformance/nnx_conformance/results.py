@@ -125,7 +125,7 @@ class Results:
             case {"event": "test"}:
                 self._record(event)
             case {"event": "crash"} if self.description is None:
-                self.unloadable = (
+                self.unloadable = self.unloadable or (
                     f"target {self.name!r} cannot be loaded: the interpreter died of it"
                 )
             case {"event": "finish"}:

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+import nnx_spec
 from nnx_conformance import faults, proofs
 from nnx_conformance.outcomes import Outcome
 from nnx_conformance.proofs import Finding, Trial
@@ -46,7 +47,14 @@ def test_the_healthy_trials_come_first_and_cover_every_named_clause():
     assert trials[: len(healthy)] == healthy
     assert [trial.fault for trial in trials[len(healthy) :]] == list(known)
     covered = [id for trial in healthy for id in trial.tests]
-    assert sorted(covered) == sorted({id for fault in known.values() for id in fault.breaks})
+    own = {id for id, clause in nnx_spec.load().items() if clause.gathers is None}
+    named = {id for fault in known.values() for id in fault.breaks}
+    assert sorted(covered) == sorted(named & own)
+
+
+def test_a_clause_that_gathers_is_tried_on_the_tests_of_what_else_breaks():
+    *_, planted = proofs.plan(["vmap-in-tree-mode-works-on-copies"], "reference")
+    assert planted.tests["TREE-011"] == planted.tests["TRX-003"] != []
 
 
 def test_a_trial_without_tests_runs_nothing():
