@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
+from jax.sharding import PartitionSpec
+
 Hook = Callable[..., Any]
 Hooks = Hook | Sequence[Hook]
 
@@ -24,6 +26,16 @@ FLAGS = {"hijax": False, "ref": False, "mutable": True, "had_ref": False}
 
 DEFAULTS = {**FLAGS, **dict.fromkeys(HOOKS, ())}
 """What flags and hooks are unless metadata says otherwise. Metadata holds none that is so."""
+
+
+AXIS_KEYS = ("out_sharding", "sharding", "sharding_names")
+"""Metadata that has an entry for each axis, if it is a tuple, a list or a PartitionSpec."""
+
+
+def partition_spec(metadata: Mapping[str, Any]) -> PartitionSpec | None:
+    """Returns how metadata says that a value is partitioned; None if it does not say."""
+    said = next((metadata[key] for key in AXIS_KEYS if metadata.get(key) is not None), None)
+    return None if said is None else PartitionSpec(*said)
 
 
 class Changes:

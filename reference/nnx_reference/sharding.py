@@ -14,8 +14,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nnx_reference.functional import split
 from nnx_reference.graph import GraphDef
+from nnx_reference.metadata import partition_spec
 from nnx_reference.state import State, map_state
-from nnx_reference.transforms.axis_metadata import AXIS_KEYS
 from nnx_reference.transforms.tracing import eval_shape
 from nnx_reference.variables import Variable
 
@@ -44,11 +44,8 @@ def get_abstract_model(
 
 
 def _with_sharding(leaf: Any, mesh: Mesh) -> Any:
-    axes: Any = ()
-    if isinstance(leaf, Variable):
-        found = [leaf.get_metadata(key) for key in AXIS_KEYS if leaf.has_metadata(key)]
-        axes = next((names for names in found if names is not None), ())
-    sharding = NamedSharding(mesh, PartitionSpec(*axes))
+    said = partition_spec(leaf.get_metadata()) if isinstance(leaf, Variable) else None
+    sharding = NamedSharding(mesh, PartitionSpec() if said is None else said)
     return jax.tree.map(
         lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding), leaf
     )

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nnx_reference.configuration import resolve_graph, resolve_graph_updates
+from nnx_reference.configuration import resolve_graph, resolve_modes
 from nnx_reference.filters import Filter, to_predicate
 from nnx_reference.pytree import Path
 from nnx_reference.rngs import RngStream, Seed, Shape, Shapes, as_key, as_shape, shape_chooser
@@ -286,12 +286,12 @@ def _assign(stream: RngStream, key: jax.Array, count: jax.Array) -> None:
 def _derive(node: Any, choose: Choose, graph: bool | None, graph_updates: bool | None) -> Any:
     if node is _MISSING:
         return functools.partial(_decorate, choose=choose, graph=graph, graph_updates=graph_updates)
-    graph = resolve_graph(graph)
+    graph, updates = resolve_modes(graph, graph_updates)
     rules = [(stream, choose(path, stream)) for path, stream in _streams(node, graph)]
     chosen = [(stream, rule) for stream, rule in rules if rule is not None]
     for stream, _ in chosen:
         stream.check_single()
-    if graph and resolve_graph_updates(graph_updates):
+    if updates:
         return SplitBackups([_replace(stream, rule) for stream, rule in chosen])
     return recursive_map(lambda path, value: _replaced(path, value, choose), node, graph=graph)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import sys
 import threading
 import weakref
 
@@ -327,24 +326,6 @@ def test_donated_variables_are_replaced_at_every_call():
         assert model.layers[0].weight[...].tolist() == [1.0, 1.0]
 
 
-def calls_of(function, *args):
-    """Counts the Python functions that are entered, and none that garbage collection enters."""
-    count = 0
-
-    def profile(frame, event, argument):
-        nonlocal count
-        count += event == "call"
-
-    gc.disable()
-    sys.setprofile(profile)
-    try:
-        function(*args)
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return count
-
-
 class Tower(nnx.Module):
     def __init__(self, layers):
         self.layers = nnx.List([Layer(n) for n in range(layers)])
@@ -357,14 +338,14 @@ class Tower(nnx.Module):
 
 
 @each_mode
-def test_nothing_is_traversed_while_the_structure_stays(mode):
+def test_nothing_is_traversed_while_the_structure_stays(mode, python_calls):
     tick = nnx.jit(Tower.tick, **mode)
     counts = []
     for size in (1, 50):
         tower = Tower(size)
         tick(tower)
         tick(tower)
-        counts.append(calls_of(tick, tower))
+        counts.append(python_calls(tick, tower))
         assert tower.layers[0].weight[...].tolist() == [3.0, 3.0]
     assert counts[0] == counts[1] < 10
 
@@ -378,7 +359,7 @@ def test_nothing_is_traversed_while_the_structure_stays(mode):
     ],
     ids=["keywords", "in-a-dict", "in-a-tuple"],
 )
-def test_objects_in_containers_and_keywords_are_known_too(call):
+def test_objects_in_containers_and_keywords_are_known_too(call, python_calls):
     traces = []
 
     @nnx.jit
@@ -393,7 +374,7 @@ def test_objects_in_containers_and_keywords_are_known_too(call):
         tower, other = Tower(size), Tower(size)
         call(tick, tower, other)
         call(tick, tower, other)
-        counts.append(calls_of(call, tick, tower, other))
+        counts.append(python_calls(call, tick, tower, other))
         assert (int(tower.count[...]), int(other.count[...])) == (3, 3)
         other.layers.append(Layer(1))
         call(tick, tower, other)

@@ -2,7 +2,6 @@
 
 import gc
 import pickle
-import sys
 import weakref
 from typing import Any, NamedTuple
 
@@ -33,24 +32,6 @@ def model(layers=3):
     )
 
 
-def calls(function, *args):
-    """Counts the Python functions that are called."""
-    count = 0
-
-    def profile(frame, event, argument):
-        nonlocal count
-        count += event == "call"
-
-    gc.disable()  # JAX has a callback there
-    sys.setprofile(profile)
-    try:
-        function(*args)
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return count
-
-
 class TestCost:
     @pytest.mark.parametrize(
         "use",
@@ -66,18 +47,18 @@ class TestCost:
         ],
         ids=["walk", "clone", "split", "merge", "update", "find_duplicates", "iter_graph", "map"],
     )
-    def test_grows_in_proportion_to_size(self, use):
+    def test_grows_in_proportion_to_size(self, use, python_calls):
         use(model(1))  # abstract base classes remember what they were asked
         models = [model(n) for n in (20, 40, 60)]
-        small, medium, large = (calls(use, m) for m in models)
+        small, medium, large = (python_calls(use, m) for m in models)
         assert large - medium == medium - small
 
-    def test_recalling_takes_no_call_per_object(self):
+    def test_recalling_takes_no_call_per_object(self, python_calls):
         counts = []
         for layers in (20, 60):
             m = model(layers)
             flatten(m)
-            counts.append(calls(flatten, m))
+            counts.append(python_calls(flatten, m))
         assert counts[0] == counts[1]
 
     def test_depth(self):

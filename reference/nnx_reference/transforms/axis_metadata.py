@@ -19,9 +19,8 @@ import jax
 from jax.sharding import PartitionSpec
 from jax.tree_util import keystr
 
-from nnx_reference.configuration import resolve_graph
 from nnx_reference.graph import flatten
-from nnx_reference.metadata import Metadata
+from nnx_reference.metadata import AXIS_KEYS, Metadata
 from nnx_reference.transforms.axes import Carry, leaf_axes, leaves_of, per_argument, spread
 from nnx_reference.transforms.core import (
     MISSING,
@@ -35,9 +34,6 @@ from nnx_reference.variables import Variable
 
 PARTITION_NAME = "partition_name"
 """The key of the partition's name in `transform_metadata=`."""
-
-AXIS_KEYS = ("out_sharding", "sharding", "sharding_names")
-"""The metadata that has an entry for each axis, if it is a tuple, a list or a PartitionSpec."""
 
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
@@ -75,7 +71,7 @@ def transform_metadata(
 
     @functools.wraps(f)
     def changed(*args: Any, **kwargs: Any) -> Any:
-        inputs = Inputs(f, args, kwargs, resolve_graph(graph), True)
+        inputs = Inputs(f, args, kwargs, graph, True)
         call = _Call(inputs, len(args), in_axes, partition)
         try:
             call.remove()

@@ -15,7 +15,6 @@ from typing import Any, TypeVar, cast
 
 import jax
 
-from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.transforms.carrying import Entry, roots_after, table_after
 from nnx_reference.transforms.closures import Function
 from nnx_reference.transforms.core import Inputs, Outcome, Structure, close_tree, spell_root
@@ -55,8 +54,7 @@ def cond(
       ValueError: they leave objects with different structures or metadata, or return different
         objects; in tree mode, something is shared.
     """
-    mode = resolve_graph(graph), resolve_graph_updates(graph_updates)
-    inputs = Inputs(true_fun, operands, {}, *mode)
+    inputs = Inputs(true_fun, operands, {}, graph, graph_updates)
     return _run_branches(_cond, (true_fun, false_fun), inputs, pred, lambda pred: 0 if pred else 1)
 
 
@@ -91,8 +89,7 @@ def switch(
     """
     if not branches:
         raise ValueError("switch has no branches to choose from")
-    mode = resolve_graph(graph), resolve_graph_updates(graph_updates)
-    inputs = Inputs(branches[0], operands, {}, *mode)
+    inputs = Inputs(branches[0], operands, {}, graph, graph_updates)
     last = len(branches) - 1
     return _run_branches(
         _switch, branches, inputs, index, lambda index: min(max(int(index), 0), last)

@@ -8,7 +8,7 @@ expected, the loop is built again (`build_loop`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -148,7 +148,7 @@ class Loop:
           also: the numbers of values that were written outside of the step.
         """
         names = self.structure.names
-        outcome = carrying(self.left.outcome, {n - self.first for n in also})
+        outcome = self.left.outcome.carrying({n - self.first for n in also})
         remaining = iter(stacked)
         carried = [
             next(remaining)
@@ -158,12 +158,6 @@ class Loop:
             if is_carried
         ]
         return Static(outcome), carried, [state[name] for name in self.arrays], list(remaining)
-
-
-def carrying(outcome: Outcome, origins: Set[int]) -> Outcome:
-    """Returns an outcome in which some of the inputs' leaves are carried out in any case."""
-    flags = zip(outcome.is_carried, outcome.leaf_origins, strict=True)
-    return outcome._replace(is_carried=tuple([flag or n in origins for flag, n in flags]))
 
 
 def open_carry(carry: Any) -> Opened:

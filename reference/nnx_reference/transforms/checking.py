@@ -8,7 +8,6 @@ from typing import Any
 
 from jax.experimental import checkify as jax_checkify
 
-from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.transforms.core import Inputs
 from nnx_reference.transforms.statics import Static
 
@@ -38,7 +37,7 @@ def checkify(
 
     @functools.wraps(f)
     def checked(*args: Any, **kwargs: Any) -> tuple[jax_checkify.Error, Any]:
-        inputs = Inputs(f, args, kwargs, resolve_graph(graph), resolve_graph_updates(graph_updates))
+        inputs = Inputs(f, args, kwargs, graph, graph_updates)
         structure = inputs.structure
 
         def run(values: dict[str, Any]) -> tuple[Static, list[Any], list[Any]]:

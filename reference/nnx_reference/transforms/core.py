@@ -28,6 +28,7 @@ import jax
 from jax.tree_util import keystr
 
 from nnx_reference.attributes import data, static
+from nnx_reference.configuration import resolve_modes
 from nnx_reference.graph import Flat, GraphDef, flatten, rebuild
 from nnx_reference.jax_private import current_trace
 from nnx_reference.nodes import (
@@ -150,6 +151,11 @@ class Outcome(NamedTuple):
     leaf_origins: tuple[int | None, ...]
     is_carried: tuple[bool, ...]
 
+    def carrying(self, origins: Set[int]) -> Outcome:
+        """Returns the outcome with some of the inputs' leaves carried out in any case."""
+        flags = zip(self.is_carried, self.leaf_origins, strict=True)
+        return self._replace(is_carried=tuple([flag or n in origins for flag, n in flags]))
+
 
 class Run(NamedTuple):
     """What a run gives.
@@ -172,11 +178,7 @@ class Run(NamedTuple):
 
     def carrying(self, origins: Set[int]) -> Run:
         """Returns the run with some of the inputs' leaves carried out in any case."""
-        if not origins:
-            return self
-        flags = zip(self.outcome.is_carried, self.outcome.leaf_origins, strict=True)
-        is_carried = tuple([flag or origin in origins for flag, origin in flags])
-        return self._replace(outcome=self.outcome._replace(is_carried=is_carried))
+        return self._replace(outcome=self.outcome.carrying(origins))
 
     def carried_values(self) -> list[Any]:
         """Lists the values of the carried leaves."""
@@ -295,8 +297,8 @@ class Inputs:
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        graph: bool,
-        updates: bool,
+        graph: bool | None,
+        updates: bool | None,
     ) -> None:
         """Opens the arguments of a call.
 
@@ -304,12 +306,14 @@ class Inputs:
           function: the function to be called; it names the arguments.
           args: the positional arguments.
           kwargs: the keyword arguments.
-          graph: whether sharing is allowed.
-          updates: whether changes of structure reach the caller's objects; in graph mode only.
+          graph: whether sharing is allowed; None for the default.
+          updates: whether changes of structure reach the caller's objects, in graph mode only; None
+            for the default.
 
         Raises:
           ValueError: something is shared, in tree mode.
         """
+        graph, updates = resolve_modes(graph, updates)
         positional = argument_names(function, len(args))
 
         def name(path: tuple[Any, ...]) -> str:
@@ -326,7 +330,7 @@ class Inputs:
             opened.is_object,
             flat.graphdef,
             graph,
-            graph and updates,
+            updates,
             object_names,
             opened.arrays(opened.names) + places,
         )

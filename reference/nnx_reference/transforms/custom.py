@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nnx_reference.configuration import resolve_graph, resolve_graph_updates
+from nnx_reference.configuration import resolve_modes
 from nnx_reference.graph import VariableDef, flatten, unflatten
 from nnx_reference.pytree import Path
 from nnx_reference.state import to_flat_state
@@ -99,11 +99,10 @@ class CustomVjp:
         self._mode()
 
     def _mode(self) -> tuple[bool, bool]:
-        graph = resolve_graph(self.graph)
-        updates = graph and resolve_graph_updates(self.graph_updates)
+        mode = resolve_modes(self.graph, self.graph_updates)
         for argnum in self.selecting:
-            check_argnum(argnum, updates)
-        return graph, updates
+            check_argnum(argnum, mode[1])
+        return mode
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
         """Sets the rules.

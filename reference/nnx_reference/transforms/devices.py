@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.graph import GraphDef, VariableDef
 from nnx_reference.metadata import Metadata
 from nnx_reference.transforms.axes import AXES, StandIn
@@ -91,8 +90,7 @@ def pmap(
     @functools.wraps(f)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = mark(how.static, args, kwargs)
-        mode = resolve_graph(graph), resolve_graph_updates(graph_updates)
-        inputs = Inputs(f, args, kwargs, *mode)
+        inputs = Inputs(f, args, kwargs, graph, graph_updates)
         refuse_metadata(transform_metadata, inputs)
         return remembered(how, functools.partial(_Parallel, how), (f,)).call(inputs)
 
@@ -226,7 +224,7 @@ def shard_map(
 
     @functools.wraps(f)
     def mapped(*args: Any) -> Any:
-        inputs = Inputs(f, args, {}, resolve_graph(graph), resolve_graph_updates(graph_updates))
+        inputs = Inputs(f, args, {}, graph, graph_updates)
         placement, values = _held_plainly(inputs, placed.place(inputs))
         places = placed.places(placement)
         specs = PartitionSpec(), places

@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 
-from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.filters import Filter, to_predicate
 from nnx_reference.graph import GraphDef, flatten, unflatten
 from nnx_reference.pytree import Path
@@ -139,7 +138,7 @@ def value_and_grad(
 
     @functools.wraps(f)
     def differentiated(*args: Any, **kwargs: Any) -> Any:
-        inputs = Inputs(f, args, kwargs, resolve_graph(graph), resolve_graph_updates(graph_updates))
+        inputs = Inputs(f, args, kwargs, graph, graph_updates)
         return _Differentiation(f, inputs, args, argnums, has_aux).call(options)
 
     return differentiated

@@ -90,6 +90,7 @@ class Compiled:
         self.options = options
         self.keys = _new_keys()
         self.nested_keys = _new_keys()
+        self.knows_nested = False  # whether there may be objects that remember one of these
         self.is_sharded = options.in_shardings is not None or options.out_shardings is not None
         self.leaf_types = _PLAIN - {type(None)} if self.is_sharded else _PLAIN
         self.plans: dict[Hashable, Plan] = {}
@@ -133,8 +134,8 @@ class Compiled:
                 passed[place] = None
                 group.pass_on(values, donated)
             else:
-                is_same = is_eager() and (not kwargs or self.is_plain(kwargs))
-                if call is not None and call.plan.count == len(groups) and is_same:
+                may_repeat = is_eager() and (not kwargs or self.is_plain(kwargs))
+                if call is not None and may_repeat and call.plan.count == len(groups):
                     run = compiled[call.plan]
                     result, carried, output = run(donated, values, *passed, **kwargs)
                     if result.writes is None:
@@ -171,8 +172,10 @@ class Compiled:
 
         They may be known, or not.
         """
+        if not self.knows_nested or not is_eager():
+            return self.call_anew(Inputs(function, args, kwargs, *mode), args)
         leaves, treedef = jax.tree.flatten((args, kwargs), is_object)
-        groups = self.recall_nested(leaves, self.nested_keys[mode]) if is_eager() else None
+        groups = self.recall_nested(leaves, self.nested_keys[mode])
         if not groups:
             return self.call_anew(Inputs(function, args, kwargs, *mode), args)
         holed = [HOLE if is_object(leaf) else leaf for leaf in leaves]
@@ -214,9 +217,11 @@ class Compiled:
             variable._check_write()
         for variable, value in zip(targets, carried, strict=True):
             variable._store(value)
-        if plan.places is not None or not self.is_sharded:
-            keys = self.nested_keys if plan.places is None else self.keys
-            keep(plan, inputs, keys[plan.structure.graph, plan.structure.updates])
+        mode = plan.structure.graph, plan.structure.updates
+        if plan.places is not None:
+            keep(plan, inputs, self.keys[mode])
+        elif not self.is_sharded:
+            self.knows_nested = keep(plan, inputs, self.nested_keys[mode]) or self.knows_nested
         return output
 
     def plan(self, inputs: Inputs, args: tuple[Any, ...]) -> Plan:
@@ -304,19 +309,19 @@ def finish(inputs: Inputs, result: Result, carried: list[Any], output: Any) -> A
     return inputs.finish(outcome, carried, arrays)
 
 
-def keep(plan: Plan, inputs: Inputs, key: int) -> None:
-    """Has the objects of a call remember it.
+def keep(plan: Plan, inputs: Inputs, key: int) -> bool:
+    """Has the objects of a call remember it, and tells whether they can.
 
     Bare Variables remember nothing, nor does what belongs to a transform, or holds by reference.
     """
     flat = inputs.flat
     objects = inputs.opened.objects(inputs.opened.leaves)
     if not is_eager() or not all(isinstance(node, Pytree) for node in objects):
-        return
+        return False
     trace, call = current_trace(), Call(plan)
     variables = [leaf for leaf in flat.leaves if isinstance(leaf, Variable)]
     if any(v._metadata.by_reference or v._trace is not trace for v in variables):
-        return
+        return False
     records = zip(flat.graphdef.node_paths, flat.nodes, flat.graphdef.nodes, strict=True)
     members = [(path[0], node, record) for path, node, record in records if path]
     places = range(plan.count) if plan.places is None else plan.places
@@ -330,6 +335,7 @@ def keep(plan: Plan, inputs: Inputs, key: int) -> None:
             [value for _, record in mine for _, _, value in record.static],
             Group(call, index, place, flat.leaves),
         )
+    return True
 
 
 def _donated_leaves(inputs: Inputs, donated: Places) -> set[int]:

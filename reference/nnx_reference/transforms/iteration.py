@@ -24,7 +24,6 @@ import jax.numpy as jnp
 from jax.tree_util import keystr
 
 from nnx_reference import hijax
-from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.transforms.axes import (
     AXES,
     Carry,
@@ -109,7 +108,7 @@ def scan(
     @functools.wraps(f)
     def scanned(*args: Any, **kwargs: Any) -> Any:
         args = _all_positional(f, args, kwargs)
-        inputs = Inputs(f, args, {}, resolve_graph(graph), resolve_graph_updates(graph_updates))
+        inputs = Inputs(f, args, {}, graph, graph_updates)
         refuse_metadata(transform_metadata, inputs)
         step = _step(inputs, args, in_axes, out_axes)
         values = dict(zip(inputs.structure.names, inputs.values, strict=True))

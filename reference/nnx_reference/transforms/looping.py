@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.transforms.carrying import (
     Finished,
     Left,
@@ -67,8 +66,7 @@ def while_loop(
       ValueError: an object in the carry is replaced by another one; the body changes structure or
         metadata, or the condition does so; in tree mode, something is shared.
     """
-    mode = resolve_graph(graph), resolve_graph_updates(graph_updates)
-    inputs = Inputs(body_fun, (init_val,), {}, *mode)
+    inputs = Inputs(body_fun, (init_val,), {}, graph, graph_updates)
     values = dict(zip(inputs.structure.names, inputs.values, strict=True))
     found = operation(_while, (cond_fun, body_fun))(None, inputs.structure, values)
     return _last_carry(inputs, init_val, *found)
@@ -158,8 +156,7 @@ def fori_loop(
       ValueError: an object in the carry is replaced by another one; the body changes structure or
         metadata; in tree mode, something is shared.
     """
-    mode = resolve_graph(graph), resolve_graph_updates(graph_updates)
-    inputs = Inputs(body_fun, (lower, init_val), {}, *mode)
+    inputs = Inputs(body_fun, (lower, init_val), {}, graph, graph_updates)
     names = inputs.structure.names[1:]
     values = dict(zip(names, inputs.values[1:], strict=True))
     bounds = _bounds(lower, upper)

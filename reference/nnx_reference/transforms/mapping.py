@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 
-from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.transforms.axes import AXES
 from nnx_reference.transforms.axis_metadata import NO_METADATA, in_step, refuse_metadata
 from nnx_reference.transforms.core import MISSING, Inputs, decorator
@@ -66,7 +65,7 @@ def vmap(
 
     @functools.wraps(f)
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        inputs = Inputs(f, args, kwargs, resolve_graph(graph), resolve_graph_updates(graph_updates))
+        inputs = Inputs(f, args, kwargs, graph, graph_updates)
         refuse_metadata(transform_metadata, inputs)
         placement = placed.place(inputs)
         places = placed.places(placement)

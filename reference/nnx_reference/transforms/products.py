@@ -14,7 +14,6 @@ from typing import Any
 import jax
 from jax.tree_util import Partial
 
-from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.transforms.core import MISSING, Inputs, Outcome
 from nnx_reference.transforms.differentiation import Argument, pair
 from nnx_reference.transforms.forms import Form, Parts, take_apart
@@ -213,10 +212,9 @@ class _Product:
         graph: bool | None,
         graph_updates: bool | None,
     ) -> None:
-        mode = resolve_graph(graph), resolve_graph_updates(graph_updates)
         self.f = f
         self.has_aux = has_aux
-        self.inputs = Inputs(f, primals, {}, *mode)
+        self.inputs = Inputs(f, primals, {}, graph, graph_updates)
         self.primal = take_apart(primals)
         self.chosen = self.primal.leaves
         self.others: dict[str, Any] = {}

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 
-from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.transforms.core import MISSING, Inputs, decorator
 from nnx_reference.transforms.statics import find_places, mark
 from nnx_reference.transforms.tracing import traced, unwrapping
@@ -47,7 +46,7 @@ def remat(
     @functools.wraps(f)
     def rematted(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = mark(static, args, kwargs)
-        inputs = Inputs(f, args, kwargs, resolve_graph(graph), resolve_graph_updates(graph_updates))
+        inputs = Inputs(f, args, kwargs, graph, graph_updates)
         structure, function = inputs.structure, traced(f)
 
         def run(values: dict[str, Any]) -> Any:

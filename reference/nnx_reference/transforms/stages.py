@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nnx_reference.configuration import resolve_modes
 from nnx_reference.transforms.core import Inputs
 from nnx_reference.transforms.dispatching import Compiled, finish
 from nnx_reference.transforms.plans import Passed, Plan
@@ -77,7 +76,7 @@ def add_stages(
 
     def open_call(*args: Any, **kwargs: Any) -> Inputs:
         args, kwargs = mark(compiled.options.static, args, kwargs)
-        return Inputs(function, args, kwargs, *resolve_modes(graph, graph_updates))
+        return Inputs(function, args, kwargs, graph, graph_updates)
 
     def trace(*args: Any, **kwargs: Any) -> Traced:
         """Traces the function for arguments; nothing is run, and nothing changes."""

@@ -24,9 +24,8 @@ from typing import Any
 import jax
 
 from nnx_reference import hijax
-from nnx_reference.configuration import resolve_graph, resolve_graph_updates
 from nnx_reference.graph import unflatten
-from nnx_reference.metadata import Metadata
+from nnx_reference.metadata import Metadata, partition_spec
 from nnx_reference.transforms.closures import Function, remembered, watched, weakly
 from nnx_reference.transforms.core import (
     MISSING,
@@ -158,7 +157,7 @@ def eval_shape(
     Raises:
       ValueError: in tree mode, something is shared.
     """
-    inputs = Inputs(f, args, kwargs, resolve_graph(graph), resolve_graph_updates(graph_updates))
+    inputs = Inputs(f, args, kwargs, graph, graph_updates)
     found = traced(f).shapes(plainly, inputs.structure, inputs.values)
     outcome: Outcome = found[0].value
     leaves = _abstract_leaves(inputs, outcome, found[1])
@@ -187,10 +186,10 @@ def _abstract_leaves(inputs: Inputs, outcome: Outcome, carried: Sequence[Any]) -
 
 def _sharded(value: Any, metadata: Metadata) -> Any:
     """Adds to an array's type the sharding that metadata says, if there is a mesh for it."""
-    names, mesh = metadata.get("out_sharding"), jax.sharding.get_abstract_mesh()
-    if mesh.empty or names is None or not isinstance(value, jax.ShapeDtypeStruct):
+    spec, mesh = partition_spec(metadata), jax.sharding.get_abstract_mesh()
+    if mesh.empty or spec is None or not isinstance(value, jax.ShapeDtypeStruct):
         return value
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))
+    sharding = jax.sharding.NamedSharding(mesh, spec)
     return value if value.sharding is not None else value.update(sharding=sharding)
 
 
@@ -227,7 +226,7 @@ def make_jaxpr(
     @functools.wraps(f)
     def make(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = mark(static, args, kwargs)
-        inputs = Inputs(f, args, kwargs, resolve_graph(graph), resolve_graph_updates(graph_updates))
+        inputs = Inputs(f, args, kwargs, graph, graph_updates)
         order = tuple(_argument_order(inputs))
         values = [inputs.values[number] for number in order]
         return traced(f).jaxpr(_InOrder(order), inputs.structure, values)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
+from nnx_spec.chapters.functional.threads import in_a_thread
 from nnx_spec.plans import (
     ArrayPlan,
     DictPlan,
@@ -110,18 +110,10 @@ CHILD_AND_PARENT = ModulePlan(
 def refusal(call: Callable[..., Any], *args: Any) -> Exception | None:
     """Returns the exception that a call raises, or None.
 
-    The call runs in a thread of its own: an exception on its way through `jax.tree` uses up some of
-    the thread's recursion limit for good, and this thread is not needed any more.
+    The call runs in a thread of its own; `in_a_thread` says why.
     """
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            call(*args)
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return errors[0] if errors else None
+    try:
+        in_a_thread(lambda: call(*args))
+    except Exception as error:
+        return error
+    return None
