@@ -352,6 +352,19 @@ def remat_takes_shared_variables_apart(nnx: Any, patch: pytest.MonkeyPatch) -> N
 
 
 @fault(breaks="GRA-001")
+def pairs_are_told_by_the_first(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """A compiled function of two Modules takes the second one that it had with this first one."""
+    partners: dict[Any, tuple[Any, ...]] = {}
+
+    def outside(call: Call, args: tuple[Any, ...]) -> Any:
+        if len(args) == 2 and all(isinstance(arg, nnx.Module) for arg in args):
+            args = partners.setdefault((call.func, id(args[0])), args)
+        return call(*args)
+
+    _wrap(nnx, patch, "jit", outside)
+
+
+@fault(breaks="GRA-001")
 def outputs_share_nothing(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """Objects that a function compiled by `jit` returns share nothing with each other."""
 

@@ -82,6 +82,21 @@ class TestSharing:
         assert float(w[...]) == 4
         assert first.w is second.w is w
 
+    @each_graph_mode
+    def test_other_pairs(self, nnx, mode):
+        """What two arguments share says nothing of others that share nothing, nor the reverse."""
+
+        def step(first, second):
+            first.w[...] += 1
+            second.w[...] *= 10
+
+        v, w = param(nnx, 1.0), param(nnx, 2.0)
+        (a, b), (c, d) = [(net(nnx, w=shared), net(nnx, w=shared)) for shared in (v, w)]
+        jitted = nnx.jit(step, **mode)
+        for first, second in [(a, b), (c, d), (a, b), (c, d), (a, d), (a, b), (c, b)]:
+            jitted(first, second)
+        assert (float(v[...]), float(w[...])) == (21200.0, 3101.0)
+
     @each_transform(*ANY_OUTPUT, modes=GRAPHS)
     def test_new_objects(self, nnx, transform, mode):
         """Sharing among objects that the function makes and returns comes out, in circles too."""
