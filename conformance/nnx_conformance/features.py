@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nnx_spec.features import FEATURES
+
 DECLARATION = "__nnx_features__"
 """Where a target declares its features: a mapping of some to bool, or a collection of all it
 has."""
@@ -31,11 +33,11 @@ def probe(nnx: Any, overrides: Mapping[str, bool] | None = None) -> dict[str, bo
       FeatureError: the declaration or `overrides` has a name that is no feature.
     """
     known = {**declared(nnx), **(overrides or {})}
-    if unknown := known.keys() - PROBES.keys():
+    if unknown := known.keys() - FEATURES.keys():
         raise FeatureError(
-            f"{', '.join(sorted(unknown))}: no such feature; there are {', '.join(PROBES)}"
+            f"{', '.join(sorted(unknown))}: no such feature; there are {', '.join(FEATURES)}"
         )
-    return {name: known[name] if name in known else claims(nnx, name) for name in PROBES}
+    return {name: known[name] if name in known else claims(nnx, name) for name in FEATURES}
 
 
 def declared(nnx: Any) -> dict[str, bool]:
@@ -45,13 +47,13 @@ def declared(nnx: Any) -> dict[str, bool]:
         return {}
     if isinstance(declaration, Mapping):
         return {name: bool(has) for name, has in declaration.items()}
-    return dict.fromkeys(PROBES, False) | dict.fromkeys(declaration, True)
+    return dict.fromkeys(FEATURES, False) | dict.fromkeys(declaration, True)
 
 
 def claims(nnx: Any, feature: str) -> bool:
-    """Tells whether a target claims a feature."""
+    """Tells whether a target claims a feature; an area that nothing asks for is there."""
     try:
-        return PROBES[feature](nnx)
+        return feature not in PROBES or PROBES[feature](nnx)
     except Exception:
         return True
 
@@ -86,7 +88,17 @@ def _hijax_ref(nnx: Any) -> bool:
 def _mutable_flag(nnx: Any) -> bool:
     import jax.numpy as jnp
 
-    return nnx.with_vars(nnx.Variable(jnp.zeros(())), mutable=False).mutable is False
+    return hasattr(nnx.Variable(jnp.zeros(())), "mutable")
+
+
+def _products(nnx: Any) -> bool:
+    import jax.numpy as jnp
+
+    try:
+        nnx.vjp(lambda x: x, jnp.zeros(()), graph=True, graph_updates=True)
+    except NotImplementedError:
+        return False
+    return True
 
 
 PROBES: dict[str, Callable[[Any], bool]] = {
@@ -94,4 +106,5 @@ PROBES: dict[str, Callable[[Any], bool]] = {
     "hijax.qdd": _hijax_qdd,
     "hijax.ref": _hijax_ref,
     "mutable-flag": _mutable_flag,
+    "graph-updates.products": _products,
 }

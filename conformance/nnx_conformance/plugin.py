@@ -40,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker, and the rest of the plugin if there is a target."""
     config.addinivalue_line("markers", "clause(id): the clause that this test decides")
+    config.addinivalue_line("markers", "needs(*features): features without which it does not apply")
     if config.getoption("--nnx-target"):
         _wake(config)
 
@@ -95,3 +96,12 @@ def parameters_of(item: pytest.Item) -> str | None:
     """Returns the parameters of a parametrised test as its id spells them."""
     callspec = getattr(item, "callspec", None)
     return str(callspec.id) if callspec is not None else None
+
+
+def needs_of(item: pytest.Item) -> set[str]:
+    """Returns the features that a test needs: its clause's, and its own."""
+    from nnx_spec.clauses import REGISTRY
+
+    clause = REGISTRY.get(next(iter(clauses_of(item)), ""))
+    own = {feature for marker in item.iter_markers("needs") for feature in marker.args}
+    return own | (clause.needs if clause is not None else frozenset())

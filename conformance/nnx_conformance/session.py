@@ -14,7 +14,7 @@ from nnx_conformance.failures import failure
 from nnx_conformance.features import probe
 from nnx_conformance.isolation import in_own_thread
 from nnx_conformance.outcomes import Outcome, judge
-from nnx_conformance.plugin import clauses_of, parameters_of
+from nnx_conformance.plugin import clauses_of, needs_of, parameters_of
 from nnx_conformance.usage import require_known
 from nnx_spec import profiles
 
@@ -161,15 +161,15 @@ class Session:
     # Running and judging.
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Leaves a clause out whose needs the target does not meet."""
-        from nnx_spec.clauses import REGISTRY
+        """Leaves a test out whose needs the target does not meet."""
+        from nnx_spec.clauses import unmet
 
-        clause = REGISTRY.get(next(iter(clauses_of(item)), ""))
-        if clause is None or not clause.needs:
+        needs = needs_of(item)
+        if not needs:
             return
         if self.features is None:
             self.features = probe(self.open(), self.overrides)
-        if missing := clause.missing([name for name, has in self.features.items() if has]):
+        if missing := unmet(needs, [name for name, has in self.features.items() if has]):
             raise Unsupported(f"the target lacks {', '.join(missing)}")
 
     @pytest.hookimpl(wrapper=True)

@@ -8,7 +8,7 @@ target as the fixture `nnx`.
     clauses.py      the `clause` decorator and the registry
     editions.py     which clauses an edition consists of
     features.py     what a target may lack without failing
-    sources.py      where the rules come from
+    sources.py      what the rules stand on, and where that is found
     profiles.py     how many examples a property is tried on
     plans.py        object graphs and filters as plain data, and how to build them on a target
     strategies.py   hypothesis strategies that draw such plans
@@ -24,21 +24,34 @@ from nnx_spec.clauses import (
     Clause,
     ClauseError,
     Gathering,
+    Grounds,
     Level,
     Registry,
     clause,
     load,
+    needs,
+    stands_on,
 )
+from nnx_spec.sources import CONVENTION, DOCUMENTED, OURS, SOUND, TESTED, Basis
 
 __all__ = [
+    "CONVENTION",
+    "DOCUMENTED",
     "MAY",
     "MUST",
+    "OURS",
     "SHOULD",
+    "SOUND",
+    "TESTED",
+    "Basis",
     "Clause",
     "ClauseError",
     "Gathering",
+    "Grounds",
     "Level",
     "Registry",
     "clause",
     "load",
+    "needs",
+    "stands_on",
 ]

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from nnx_spec.features import FEATURES
-from nnx_spec.sources import SOURCES
+from nnx_spec.features import FEATURES, closure
+from nnx_spec.sources import Basis, SourceError, check
 
 ID_PATTERN = re.compile(r"(?P<chapter>[A-Z]{3,4})-\d{3}")
 
@@ -34,6 +34,19 @@ class Level(enum.Enum):
 
 
 MUST, SHOULD, MAY = Level.MUST, Level.SHOULD, Level.MAY
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What a rule, or one of its tests, stands on.
+
+    Attributes:
+      basis: of what kind it is.
+      source: where that is found; its form depends on the basis, see `nnx_spec.sources`.
+    """
+
+    basis: Basis
+    source: str
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,8 @@ class Clause:
     Attributes:
       id: chapter and number, `VAR-001`; never changed, never reused.
       level: how binding the rule is.
-      source: where the public documentation states it, `guides/filters_guide#anchor`.
+      basis: what kind of thing the rule stands on.
+      source: where that is found: `guides/filters_guide#anchor` for what is documented.
       needs: features without which the clause does not apply to a target; an entry may name
         alternatives, `hijax.qdd | hijax.ref`, any of which suffices.
       since: the first edition that has the clause.
@@ -73,6 +87,7 @@ class Clause:
 
     id: str
     level: Level
+    basis: Basis | None
     source: str
     needs: frozenset[str]
     since: int
@@ -91,9 +106,21 @@ class Clause:
         """The rule in one sentence: the first paragraph of its text, on one line."""
         return " ".join(self.rule.split("\n\n")[0].split())
 
-    def missing(self, features: Collection[str]) -> list[str]:
-        """Lists the needs that a target with these features does not meet."""
-        return sorted(need for need in self.needs if not alternatives(need) & set(features))
+    @property
+    def grounds(self) -> dict[str, Grounds]:
+        """What those of its tests stand on that don't stand on what the clause does, by name."""
+        members = vars(self.test).items() if inspect.isclass(self.test) else ()
+        return {name: known for name, test in members if (known := getattr(test, GROUNDS, None))}
+
+
+def unmet(needs: Iterable[str], features: Collection[str]) -> list[str]:
+    """Lists the needs, and those that follow from them, that a target does not meet.
+
+    Args:
+      needs: what a test needs.
+      features: what the target has.
+    """
+    return sorted(need for need in closure(needs) if not alternatives(need) & set(features))
 
 
 def alternatives(need: str) -> set[str]:
@@ -147,9 +174,39 @@ class Registry(Mapping[str, Clause]):
 REGISTRY = Registry()
 
 
+GROUNDS = "nnx_grounds"
+"""The attribute of a test function that holds what it stands on."""
+
+
+def stands_on(basis: Basis, source: str) -> Callable[[Test], Test]:
+    """Says of a test that it stands on something else than its clause does.
+
+    Raises:
+      ClauseError: the source is not of the basis' form, or not known.
+    """
+
+    def state(test: Test) -> Test:
+        _check_source(test.__qualname__, basis, source)
+        setattr(test, GROUNDS, Grounds(basis, source))
+        return test
+
+    return state
+
+
+def needs(*features: str) -> pytest.MarkDecorator:
+    """Marks a test, or a case of one, with features that it needs beside its clause's.
+
+    Raises:
+      ClauseError: a feature is not known.
+    """
+    _check_needs("a test", features)
+    return pytest.mark.needs(*features)
+
+
 def clause(
     id: str,
     level: Level,
+    basis: Basis | None = None,
     *,
     source: str,
     needs: Iterable[str] = (),
@@ -164,7 +221,7 @@ def clause(
 
     Raises:
       ClauseError: the id, source or a need is not well-formed or not known, the docstring is
-        missing, or the id is taken.
+        missing, the id is taken, or a MUST stands on nothing but this project's wishes.
     """
 
     def state(test: Test) -> Test:
@@ -172,17 +229,22 @@ def clause(
             raise ClauseError(f"clause id {id!r} is not of the form ABC-123")
         if not test.__doc__:
             raise ClauseError(f"clause {id} has no docstring, so it states no rule")
-        if source.split("#")[0] not in SOURCES:
-            raise ClauseError(
-                f"clause {id} has the unknown source {source!r}; known: {', '.join(SOURCES)}"
-            )
-        for need in needs:
-            if unknown := alternatives(need) - FEATURES.keys():
-                raise ClauseError(
-                    f"clause {id} needs the unknown feature {', '.join(sorted(unknown))}"
-                )
-        rule = inspect.cleandoc(test.__doc__)
-        registry.add(Clause(id, level, source, frozenset(needs), since, until, rule, test, gathers))
+        _check_needs(f"clause {id}", needs)
+        _check_source(f"clause {id}", basis or Basis.DOCUMENTED, source)
+        stated = Clause(
+            id,
+            level,
+            basis,
+            source,
+            frozenset(needs),
+            since,
+            until,
+            inspect.cleandoc(test.__doc__),
+            test,
+            gathers,
+        )
+        _check_binding(stated)
+        registry.add(stated)
         return pytest.mark.clause(id)(test)
 
     return state
@@ -195,6 +257,29 @@ def load() -> Registry:
     for module in pkgutil.walk_packages(chapters.__path__, chapters.__name__ + "."):
         importlib.import_module(module.name)
     return REGISTRY
+
+
+def _check_source(what: str, basis: Basis, source: str) -> None:
+    try:
+        check(basis, source)
+    except SourceError as error:
+        raise ClauseError(f"{what}: {error}") from None
+
+
+def _check_needs(what: str, needs: Iterable[str]) -> None:
+    for need in needs:
+        if unknown := alternatives(need) - FEATURES.keys():
+            raise ClauseError(f"{what} needs the unknown feature {', '.join(sorted(unknown))}")
+
+
+def _check_binding(stated: Clause) -> None:
+    bases = {"it": stated.basis, **{name: on.basis for name, on in stated.grounds.items()}}
+    wishes = [name for name, basis in bases.items() if basis is Basis.OURS]
+    if wishes and stated.level is MUST:
+        raise ClauseError(
+            f"clause {stated.id} is a MUST, but {', '.join(wishes)} stands on nothing but this"
+            " project's wishes; make it a SHOULD or a MAY, or a clause of its own"
+        )
 
 
 def _place(test: Callable[..., Any]) -> str:

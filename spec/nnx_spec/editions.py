@@ -11,12 +11,23 @@ from nnx_spec.clauses import Level
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter of an edition: its letters, its title, and the level of each of its clauses."""
+    """A chapter of an edition.
+
+    Attributes:
+      name: its letters.
+      title: its title.
+      finished: whether each of its clauses is stated.
+      levels: the level of each of its clauses.
+      withdrawn: clauses that were given up, each with the reason.
+      needs: the features that each of its clauses needs.
+    """
 
     name: str
     title: str
     finished: bool
     levels: dict[str, Level]
+    withdrawn: dict[str, str]
+    needs: tuple[str, ...]
 
 
 def chapters(edition: int = 1) -> dict[str, Chapter]:
@@ -32,6 +43,8 @@ def chapters(edition: int = 1) -> dict[str, Chapter]:
             chapter["title"],
             chapter["finished"],
             {id: Level(level) for id, level in chapter["levels"].items()},
+            chapter.get("withdrawn", {}),
+            tuple(chapter.get("needs", ())),
         )
         for name, chapter in tomllib.loads(text)["chapters"].items()
     }

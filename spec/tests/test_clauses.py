@@ -7,6 +7,7 @@ import pytest
 import nnx_spec
 from nnx_spec import MUST, ClauseError, Gathering, Registry, clause, editions, sources
 from nnx_spec.chapters.transforms.modes import MODES
+from nnx_spec.clauses import unmet
 from nnx_spec.features import FEATURES
 
 CLAUSES = nnx_spec.load()
@@ -17,9 +18,15 @@ def rule(nnx):
     """Water is wet."""
 
 
-def test_the_first_edition_has_249_clauses_in_14_chapters():
+def test_the_first_edition_has_14_chapters():
     assert len(CHAPTERS) == 14
-    assert sum(len(chapter.levels) for chapter in CHAPTERS.values()) == 249
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_no_id_of_a_chapter_is_skipped_or_forgotten(name):
+    known = sorted(CHAPTERS[name].levels.keys() | CHAPTERS[name].withdrawn.keys())
+    assert known == [f"{name}-{number:03d}" for number in range(1, len(known) + 1)]
+    assert not CHAPTERS[name].levels.keys() & CHAPTERS[name].withdrawn.keys()
 
 
 @pytest.mark.parametrize("name", [name for name, chapter in CHAPTERS.items() if chapter.finished])
@@ -123,7 +130,7 @@ def test_a_need_is_met_by_any_of_its_alternatives(features, missing):
     registry = Registry()
     needs = {"hijax.qdd | hijax.ref", "mutable-flag"}
     clause("VAR-001", MUST, source="key_concepts", needs=needs, registry=registry)(rule)
-    assert registry["VAR-001"].missing(features) == missing
+    assert unmet(registry["VAR-001"].needs, features) == missing
 
 
 def test_features_are_told_in_a_sentence():
