@@ -23,7 +23,7 @@ Read it in this order; each module says at its top what its idea is.
     views.py          view, with_attributes.
     trees.py          to_tree and from_tree.
     caching.py        cached_partial.
-    configuration.py  The defaults of graph=, graph_updates= and of new Variables.
+    configuration.py  The defaults of graph=, graph_updates=, of new Variables, of eager sharding.
     capturing.py      sow, perturb, capture: what Modules record while they run.
     rngs.py           Random streams. streams.py: splitting, forking and reseeding them.
     transforms/       The transforms: core.py, then a module for each family.
@@ -73,7 +73,13 @@ from nnx_reference.attributes import (
 from nnx_reference.caching import cached_partial
 from nnx_reference.calling import call
 from nnx_reference.capturing import capture
-from nnx_reference.configuration import set_graph_mode, set_graph_updates, var_defaults
+from nnx_reference.configuration import (
+    set_graph_mode,
+    set_graph_updates,
+    use_eager_sharding,
+    using_eager_sharding,
+    var_defaults,
+)
 from nnx_reference.containers import Dict, List
 from nnx_reference.everywhere import as_pure, pure, set_metadata, vars_as, with_vars
 from nnx_reference.filters import (

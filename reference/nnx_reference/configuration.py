@@ -4,6 +4,7 @@ A setting is a class whose call sets it, for the process or for a block:
 
     set_graph_mode(False)              # from now on, in every thread
     with set_graph_mode(True): ...     # in this block, in this thread
+    @set_graph_mode(True)              # during each call of the function, in the thread that calls
     set_graph_mode.current_value()     # what holds here and now
 
 Its first value comes from an environment variable.
@@ -56,7 +57,11 @@ class _Scopes(threading.local):
 
 
 class _Setting:
-    """A switch. Calling the class sets it; the object that this gives sets it back as a context."""
+    """A switch. Calling the class sets it; the object that this gives sets it back.
+
+    As a context manager it does so when the block ends; as a decorator at once, and then sets the
+    value during each call of the function.
+    """
 
     variable: ClassVar[str]
     _process_value: ClassVar[bool]
@@ -77,6 +82,7 @@ class _Setting:
             raise TypeError(f"{type(self).__name__} takes True or False, not {value!r}")
         self._value = value
         self._previous = self._assign(value)
+        self._is_set_back = False
 
     @classmethod
     def current_value(cls) -> bool:
@@ -93,8 +99,14 @@ class _Setting:
             cls._process_value = value
         return previous
 
+    def _set_back(self) -> None:
+        """Undoes what making this object has set, once."""
+        if not self._is_set_back:
+            self._assign(self._previous)
+            self._is_set_back = True
+
     def __enter__(self) -> Self:
-        self._assign(self._previous)
+        self._set_back()
         self._scopes.values.append(self._value)
         return self
 
@@ -106,6 +118,17 @@ class _Setting:
     ) -> None:
         self._scopes.values.pop()
 
+    def __call__(self, function: F, /) -> F:
+        """Makes a function during whose calls the switch is set, instead of from now on."""
+        self._set_back()
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
 
 class set_graph_mode(_Setting, variable="NNX_GRAPH_MODE"):  # noqa: N801
     """Whether functions that take `graph=` support sharing and cycles when they are not told."""
@@ -113,6 +136,15 @@ class set_graph_mode(_Setting, variable="NNX_GRAPH_MODE"):  # noqa: N801
 
 class set_graph_updates(_Setting, variable="NNX_GRAPH_UPDATES"):  # noqa: N801
     """Whether transforms that take `graph_updates=` propagate structure when they are not told."""
+
+
+class use_eager_sharding(_Setting, variable="FLAX_ALWAYS_SHARD_VARIABLE"):  # noqa: N801
+    """Whether new Variables place their values as their metadata say, under a mesh."""
+
+
+def using_eager_sharding() -> bool:
+    """Returns whether new Variables place their values as their metadata say, under a mesh."""
+    return use_eager_sharding.current_value()
 
 
 def resolve_graph(graph: bool | None) -> bool:
@@ -178,7 +210,7 @@ class VarDefaultsContext:
     def __init__(self, changes: Mapping[str, bool]) -> None:
         self._changes = changes
         self._before = [self._apply()]
-        self._is_entered = False
+        self._is_set_back = False
 
     def _apply(self) -> VarDefaults:
         before = _defaults.defaults
@@ -186,17 +218,22 @@ class VarDefaultsContext:
         return before
 
     def __enter__(self) -> Self:
-        if self._is_entered:
-            self._before.append(self._apply())
-        self._is_entered = True
+        self._set_back()
+        self._before.append(self._apply())
         return self
 
     def __exit__(self, *error: object) -> None:
         _defaults.set(self._before.pop())
 
+    def _set_back(self) -> None:
+        """Undoes what making this object has set, once."""
+        if not self._is_set_back:
+            _defaults.set(self._before.pop())
+            self._is_set_back = True
+
     def __call__(self, function: F, /) -> F:
         """Makes a function during whose calls the defaults are changed, instead of from now on."""
-        _defaults.set(self._before[0])
+        self._set_back()
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -102,6 +102,67 @@ def environment_is_ignored(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(nnx, "set_graph_updates", FromTrue)
 
 
+def _patch_switch(
+    nnx: Any, patch: pytest.MonkeyPatch, decorate: Callable[[Any, bool, Any], Any]
+) -> None:
+    """Replaces `set_graph_mode` by one that decorates by `decorate(original, value, function)`."""
+    original = nnx.set_graph_mode
+
+    class Switch:
+        current_value = original.current_value
+
+        def __init__(self, value: bool, /) -> None:
+            self._value = value
+            self._scope = original(value)
+
+        def __enter__(self) -> None:
+            self._scope.__enter__()
+
+        def __exit__(self, *exception: Any) -> None:
+            self._scope.__exit__(*exception)
+
+        def __call__(self, function: Any) -> Any:
+            self._scope(function)
+            return decorate(original, self._value, function)
+
+    patch.setattr(nnx, "set_graph_mode", Switch)
+
+
+@fault(breaks="GRF-033")
+def decorated_function_keeps_the_default(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """A function decorated with `set_graph_mode` runs with the default that the caller has."""
+    _patch_switch(nnx, patch, lambda original, value, function: function)
+
+
+@fault(breaks="GRF-033")
+def decorated_function_sets_for_good(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """A call of a function decorated with `set_graph_mode` leaves the value set if it raises."""
+
+    def decorate(original: Any, value: bool, function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            before = original.current_value()
+            original(value)
+            result = function(*args, **kwargs)
+            original(before)
+            return result
+
+        return wrapper
+
+    _patch_switch(nnx, patch, decorate)
+
+
+@fault(breaks="GRF-033")
+def decorator_holds_from_now_on(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """Decorating with `set_graph_mode` sets the default as well."""
+
+    def decorate(original: Any, value: bool, function: Any) -> Any:
+        original(value)
+        return function
+
+    _patch_switch(nnx, patch, decorate)
+
+
 @fault(breaks="GRF-017")
 def clone_ignores_the_default(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`clone` takes `graph=None` for graph mode, whatever the default is."""

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import MUST, TESTED, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.functional.threads import in_a_thread
 
@@ -198,6 +198,119 @@ class TestDefaults:
         """Returns the switch and the other one."""
         first, second = nnx.set_graph_mode, nnx.set_graph_updates
         return (first, second) if switch == "set_graph_mode" else (second, first)
+
+
+@clause(
+    "GRF-033",
+    MUST,
+    TESTED,
+    source="tests/nnx/graph_utils_test.py::TestGraphUtils::test_split_graph_error",
+)
+@pytest.mark.usefixtures("_defaults")
+@pytest.mark.parametrize("switch", SWITCHES)
+class TestDecorators:
+    """As decorators of functions and methods, the switches set the default during each call only.
+
+    Decorating leaves the default as it is, and so does a call that has ended, normally or with an
+    exception. Within nested calls the innermost decorator decides. Arguments, results and
+    exceptions pass through.
+    """
+
+    def test_decorating_changes_nothing(self, nnx, switch):
+        set_default = getattr(nnx, switch)
+        found = {}
+        for before in (False, True):
+            set_default(before)
+            for value in (False, True):
+                set_default(value)(set_default.current_value)
+                found[before, value] = set_default.current_value()
+        assert found == {(before, value): before for before, value in found}
+
+    @pytest.mark.parametrize("before", [False, True])
+    @pytest.mark.parametrize("value", [False, True])
+    def test_functions(self, nnx, switch, before, value):
+        set_default = getattr(nnx, switch)
+
+        @set_default(value)
+        def read(*args, **options):
+            return set_default.current_value(), args, options
+
+        set_default(before)
+        found = [(read(1, a=2), set_default.current_value()) for _ in range(2)]
+        assert found == [((value, (1,), {"a": 2}), before)] * 2
+
+    @pytest.mark.parametrize("before", [False, True])
+    def test_methods(self, nnx, switch, before):
+        set_default = getattr(nnx, switch)
+        set_default(before)
+
+        class Model(nnx.Module):
+            def __init__(self, bias):
+                self.bias = bias
+
+            @set_default(not before)
+            def __call__(self, x):
+                return x + self.bias, set_default.current_value()
+
+            @classmethod
+            @set_default(not before)
+            def make(cls, bias):
+                return cls(bias), set_default.current_value()
+
+        model, while_made = Model.make(2)
+        found = {
+            "class method": while_made,
+            "method": model(3),
+            "after": set_default.current_value(),
+        }
+        assert found == {"class method": not before, "method": (5, not before), "after": before}
+
+    @pytest.mark.parametrize("before", [False, True])
+    def test_calls_nest(self, nnx, switch, before):
+        set_default = getattr(nnx, switch)
+        set_default(before)
+
+        @set_default(before)
+        def inner(depth):
+            return [set_default.current_value(), *(outer(depth - 1) if depth else ())]
+
+        @set_default(not before)
+        def outer(depth):
+            inside = inner(depth)
+            return [set_default.current_value(), *inside, set_default.current_value()]
+
+        @set_default(not before)
+        @set_default(before)
+        def twice():
+            return set_default.current_value()
+
+        assert outer(0) == [not before, before, not before]
+        assert outer(1) == [not before, before, *outer(0), not before]
+        assert twice() is before
+        assert set_default.current_value() is before
+
+    @pytest.mark.parametrize("before", [False, True])
+    def test_exceptions_end_it(self, nnx, switch, before):
+        set_default = getattr(nnx, switch)
+        set_default(before)
+        seen = []
+
+        @set_default(not before)
+        def fail():
+            seen.append(set_default.current_value())
+            raise KeyError("planned")
+
+        @set_default(not before)
+        def fail_inside():
+            with contextlib.suppress(KeyError):
+                fail()
+            seen.append(set_default.current_value())
+            fail()
+
+        with pytest.raises(KeyError, match="planned"):
+            fail_inside()
+        assert seen == [not before] * 3
+        assert set_default.current_value() is before
 
 
 def succeeds(nnx, read, node, **graph):
