@@ -11,6 +11,7 @@ Read it in this order; each module says at its top what its idea is.
     pytree.py         Pytree and Module: Python objects that are JAX pytrees.
     containers.py     List and Dict.
     showing.py        What objects look like in print.
+    exactness.py      Static values that == takes for the same, told apart.
     filters.py        Which Variables are meant. grouping.py: which of several filters takes one.
     state.py          State: Variables as a nested mapping, and its algebra.
     nodes.py          What has children, and how each kind is taken apart and built.

@@ -28,6 +28,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 
+from nnx_reference.exactness import all_exactly_equal
 from nnx_reference.jax_private import current_trace
 from nnx_reference.metadata import Metadata
 from nnx_reference.nodes import Parts, Static, build, is_node, new_object, take_apart
@@ -54,6 +55,25 @@ class NodeDef(NamedTuple):
     nodes: tuple[tuple[Key, int], ...]
     static: tuple[Static, ...]
     form: Any
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, NodeDef):
+            return NotImplemented
+        return (
+            self.kind is other.kind
+            and self.leaves == other.leaves
+            and self.nodes == other.nodes
+            and all_exactly_equal(self.static, other.static)
+            and bool(self.form == other.form)
+        )
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.leaves, self.nodes, self.static, self.form))
 
 
 class VariableDef(NamedTuple):

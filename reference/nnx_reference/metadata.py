@@ -15,6 +15,8 @@ from typing import Any, ClassVar, NoReturn
 
 from jax.sharding import PartitionSpec
 
+from nnx_reference.exactness import Exact, items_exactly_equal
+
 Hook = Callable[..., Any]
 Hooks = Hook | Sequence[Hook]
 
@@ -79,6 +81,10 @@ class Metadata(dict[str, Any]):
         """Returns a mapping in which some entries are set anew."""
         return Metadata(self.kind, {**self, **changes}) if changes else self
 
+    def exact_items(self) -> list[tuple[str, Exact]]:
+        """Lists names and values, which are equal to others if they are exactly equal."""
+        return [(name, Exact(value)) for name, value in self.items()]
+
     def flags(self) -> dict[str, Any]:
         """Returns those of the entries that are flags."""
         return {name: self[name] for name in FLAGS if name in self}
@@ -88,6 +94,16 @@ class Metadata(dict[str, Any]):
         if name not in self:
             return self
         return Metadata(self.kind, {key: value for key, value in self.items() if key != name})
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Metadata):
+            return dict.__eq__(self, other)
+        return items_exactly_equal(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     def __hash__(self) -> int:  # type: ignore[override]
         try:

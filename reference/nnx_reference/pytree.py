@@ -53,6 +53,7 @@ from nnx_reference.attributes import (
     static,
 )
 from nnx_reference.errors import TraceContextError
+from nnx_reference.exactness import all_exactly_equal
 from nnx_reference.jax_private import Trace, current_trace
 
 Key = str | int
@@ -116,10 +117,8 @@ class StaticPart:
         if mine is others and self.values is other.values:
             return True
         return (
-            (mine is others or (mine.data == others.data and mine.static == others.static))
-            and tuple(map(type, self.values)) == tuple(map(type, other.values))
-            and self.values == other.values
-        )
+            mine is others or (mine.data == others.data and mine.static == others.static)
+        ) and all_exactly_equal(self.values, other.values)
 
     def __hash__(self) -> int:
         try:

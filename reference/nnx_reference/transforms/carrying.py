@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 from jax.tree_util import keystr
 
+from nnx_reference.exactness import Exact
 from nnx_reference.graph import Flat, GraphDef, flatten
 from nnx_reference.pytree import Pytree
 from nnx_reference.transforms.core import (
@@ -290,14 +291,14 @@ def _table(
     found = {
         spell_root(roots, path): Entry(
             node.kind,
-            tuple([(key, value) for key, _, value in node.static]),
+            tuple([(key, Exact(value)) for key, _, value in node.static]),
             origin if issubclass(node.kind, Pytree) else 0,
         )
         for path, node, origin in nodes
         if path
     }
     for path, record, origin in leaves:
-        details = () if record is None else tuple(record.metadata.items())
+        details = () if record is None else tuple(record.metadata.exact_items())
         kind = None if record is None else record.kind
         found[spell_root(roots, path)] = Entry(kind, details, origin)
     return found

@@ -29,6 +29,7 @@ from jax.tree_util import keystr
 
 from nnx_reference.attributes import data, static
 from nnx_reference.configuration import resolve_modes
+from nnx_reference.exactness import exactly_equal
 from nnx_reference.graph import Flat, GraphDef, flatten, rebuild
 from nnx_reference.jax_private import current_trace
 from nnx_reference.nodes import (
@@ -490,7 +491,7 @@ def change_children(node: Any, children: dict[Key, Any], statics: dict[Key, Any]
         if key not in table or not _is_same_child(table[key], value):
             set_child(node, key, data(value))
     for key, value in statics.items():
-        if key not in table or type(table[key]) is not type(value) or table[key] != value:
+        if key not in table or not exactly_equal(table[key], value):
             set_child(node, key, static(value))
 
 

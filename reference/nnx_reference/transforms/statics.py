@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from nnx_reference.exactness import exactly_equal
+
 
 @jax.tree_util.register_static
 class Static:
@@ -20,9 +22,9 @@ class Static:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Static) or type(self.value) is not type(other.value):
+        if not isinstance(other, Static):
             return NotImplemented
-        return bool(self.value == other.value)
+        return exactly_equal(self.value, other.value)
 
     def __hash__(self) -> int:
         return hash(self.value)
