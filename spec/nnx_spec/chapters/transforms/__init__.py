@@ -15,6 +15,8 @@ All transforms:
     test_nesting.py           transforms in transforms
     test_mixing.py            transforms of NNX and of JAX in one another
     test_memory.py            what is kept alive, and calls in several threads
+    test_confused.py          static values that equality confuses
+    test_escapes.py           Variables that leave a trace by other ways than the output
     test_traced_once.py       how often functions are called
 
 Compiling and tracing:
