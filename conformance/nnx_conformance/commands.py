@@ -122,7 +122,7 @@ def _run_all(names: Iterable[str], options: running.Options, out: Console) -> li
 
 
 def _options(args: argparse.Namespace) -> running.Options:
-    from nnx_spec.features import FEATURES
+    from nnx_spec.features import FEATURES, GROUPS
     from nnx_spec.profiles import PROFILES
 
     require_known("profile", [args.profile], PROFILES)
@@ -131,7 +131,7 @@ def _options(args: argparse.Namespace) -> running.Options:
     features = {}
     for answer in args.feature:
         name, _, has = answer.partition("=")
-        require_known("feature", [name], FEATURES)
+        require_known("feature", [name], [*FEATURES, *GROUPS])
         require_known("answer", [has], ("yes", "no"))
         features[name] = has == "yes"
     return running.Options(selected(args), args.profile, args.jobs, features, args.spec)

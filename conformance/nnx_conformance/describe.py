@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nnx_conformance import features, targets
+from nnx_spec.features import AREAS, GROUPS, OPTIONAL, above
 
 
 def describe(target: targets.Target, overrides: Mapping[str, bool] | None = None) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def describe(target: targets.Target, overrides: Mapping[str, bool] | None = None
         "target": {
             "name": target._name,
             "version": targets.version(target),
-            "features": [name for name, has in probed.items() if has],
+            "features": [name for name, answer in probed.items() if answer.has],
         },
         "environment": environment,
     }
@@ -58,5 +59,18 @@ def headline(description: Mapping[str, Any]) -> str:
         f"{target['name']} {target['version'] or '(no version)'}"
         f" with {', '.join(f'{name} {environment[name]}' for name in versions)}"
         f" on {environment['devices']} {environment['device']} ({environment['platform']});"
-        f" features: {', '.join(target['features']) or 'none'}"
+        f" features: {_features(target['features'])}"
     )
+
+
+def _features(had: Collection[str]) -> str:
+    """Names the optional features that a target has, and the areas that it denies."""
+    optional = ", ".join(name for name in OPTIONAL if name in had) or "none"
+    denied = {name: None for name in AREAS if name not in had}
+    for group in GROUPS:
+        below = [name for name in AREAS if group in above(name)]
+        if set(below) <= denied.keys():
+            denied = {group: None, **denied}
+            for name in below:
+                del denied[name]
+    return optional + (f"; without {', '.join(denied)}" if denied else "")

@@ -1,28 +1,68 @@
-"""Features: what a target has, declared by the target or probed from what it lets be seen.
+"""Features: what a target has and what it lacks, and how that was found.
 
-A probe asks what the target claims, not whether the claim holds: that a Variable marked `hijax`
-does carry its updates out of `jax.jit` is for the clauses to find out. A probe that raises
-therefore counts as a claim. The exception is `hijax.qdd`: to drop a change of structure silently is
-to be without it, and a clause of its own forbids that.
+A target declares itself in `__nnx_features__`, in one of two ways:
+
+    {"graph": False, "transforms.scan": False, "hijax": True}
+        A mapping answers for what it mentions, areas among it, and for nothing else. To lack a
+        feature is to lack what stands below it, unless the mapping mentions that too:
+        {"transforms": False, "transforms.jit": True} has `jit` and no other transform.
+    ("hijax", "hijax.ref")
+        A collection names the optional features that the target has; it lacks the optional ones
+        that are not named. Areas are there all the same: only a mapping denies one.
+
+What is not declared is probed. A probe asks what the target claims, not whether the claim holds:
+that a Variable marked `hijax` does carry its updates out of `jax.jit` is for the clauses to find
+out. A probe that raises therefore counts as a claim. The exception is `hijax.qdd`: to drop a change
+of structure silently is to be without it, and a clause of its own forbids that.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from nnx_spec.features import FEATURES
+from nnx_spec.features import FEATURES, GROUPS, OPTIONAL, above
 
 DECLARATION = "__nnx_features__"
-"""Where a target declares its features: a mapping of some to bool, or a collection of all it
-has."""
+"""Where a target declares its features."""
 
 
 class FeatureError(ValueError):
     """A feature is declared that the specification does not know."""
 
 
-def probe(nnx: Any, overrides: Mapping[str, bool] | None = None) -> dict[str, bool]:
+class How(enum.Enum):
+    """How an answer was found."""
+
+    GIVEN = "given by the user"
+    DECLARED = "declared"
+    PROBED = "probed"
+    GRANTED = "taken for granted"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether a target has a feature.
+
+    Attributes:
+      has: whether it does.
+      how: how that was found.
+      above: the feature whose absence it follows from, if it does.
+    """
+
+    has: bool
+    how: How
+    above: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """How the answer was found, in words."""
+        return f"{self.how.value}: no {self.above}" if self.above else self.how.value
+
+
+def probe(nnx: Any, overrides: Mapping[str, bool] | None = None) -> dict[str, Answer]:
     """Tells for every feature whether a target has it.
 
     Args:
@@ -32,12 +72,20 @@ def probe(nnx: Any, overrides: Mapping[str, bool] | None = None) -> dict[str, bo
     Raises:
       FeatureError: the declaration or `overrides` has a name that is no feature.
     """
-    known = {**declared(nnx), **(overrides or {})}
-    if unknown := known.keys() - FEATURES.keys():
+    told = _told(declared(nnx), overrides or {})
+    if unknown := told.keys() - FEATURES.keys() - GROUPS.keys():
         raise FeatureError(
             f"{', '.join(sorted(unknown))}: no such feature; there are {', '.join(FEATURES)}"
         )
-    return {name: known[name] if name in known else claims(nnx, name) for name in FEATURES}
+    answers: dict[str, Answer] = {}
+    for name in sorted(FEATURES, key=lambda name: len(list(above(name)))):
+        answers[name] = _said(name, told) or _denied_above(name, answers) or _claimed(nnx, name)
+    return {name: answers[name] for name in FEATURES}
+
+
+def features_of(answers: Mapping[str, Answer]) -> set[str]:
+    """Returns the features that a target has."""
+    return {name for name, answer in answers.items() if answer.has}
 
 
 def declared(nnx: Any) -> dict[str, bool]:
@@ -47,15 +95,41 @@ def declared(nnx: Any) -> dict[str, bool]:
         return {}
     if isinstance(declaration, Mapping):
         return {name: bool(has) for name, has in declaration.items()}
-    return dict.fromkeys(FEATURES, False) | dict.fromkeys(declaration, True)
+    return dict.fromkeys(OPTIONAL, False) | dict.fromkeys(declaration, True)
 
 
-def claims(nnx: Any, feature: str) -> bool:
-    """Tells whether a target claims a feature; an area that nothing asks for is there."""
+def _told(declared: Mapping[str, bool], given: Mapping[str, bool]) -> dict[str, Answer]:
+    """Joins what the target and the user say; whom the user denies loses what is below as well."""
+    denied = {name for name, has in given.items() if not has}
+    kept = {name: has for name, has in declared.items() if not denied & set(above(name))}
+    return {name: Answer(has, How.DECLARED) for name, has in kept.items()} | {
+        name: Answer(has, How.GIVEN) for name, has in given.items()
+    }
+
+
+def _said(feature: str, told: Mapping[str, Answer]) -> Answer | None:
+    """Returns what is said of a feature, or else what follows from the nearest above it."""
+    if feature in told:
+        return told[feature]
+    for higher in filter(told.__contains__, above(feature)):
+        return None if told[higher].has else Answer(False, told[higher].how, higher)
+    return None
+
+
+def _denied_above(feature: str, answers: Mapping[str, Answer]) -> Answer | None:
+    for higher in above(feature):
+        if higher in answers and not answers[higher].has:
+            return Answer(False, answers[higher].how, higher)
+    return None
+
+
+def _claimed(nnx: Any, feature: str) -> Answer:
+    if feature not in PROBES:
+        return Answer(True, How.GRANTED)
     try:
-        return feature not in PROBES or PROBES[feature](nnx)
+        return Answer(PROBES[feature](nnx), How.PROBED)
     except Exception:
-        return True
+        return Answer(True, How.PROBED)
 
 
 def _hijax(nnx: Any) -> bool:
@@ -108,3 +182,4 @@ PROBES: dict[str, Callable[[Any], bool]] = {
     "mutable-flag": _mutable_flag,
     "graph-updates.products": _products,
 }
+"""What asks a target for each optional feature."""

@@ -11,7 +11,7 @@ import pytest
 from nnx_conformance import events, faults, targets
 from nnx_conformance.describe import describe, headline
 from nnx_conformance.failures import failure
-from nnx_conformance.features import probe
+from nnx_conformance.features import features_of, probe
 from nnx_conformance.isolation import in_own_thread
 from nnx_conformance.outcomes import Outcome, judge
 from nnx_conformance.plugin import clauses_of, needs_of, parameters_of
@@ -41,7 +41,7 @@ class Session:
         self.overrides = parse_features(config.getoption("--nnx-features"))
         self.patch = pytest.MonkeyPatch()
         self.target: targets.Target | None = None
-        self.features: dict[str, bool] | None = None
+        self.features: set[str] | None = None
         self.worker: str | None = getattr(config, "workerinput", {}).get("workerid")
         self.controls = bool(config.getoption("numprocesses", None))
         self.leads = self.worker == "gw0" or (self.worker is None and not self.controls)
@@ -168,8 +168,8 @@ class Session:
         if not needs:
             return
         if self.features is None:
-            self.features = probe(self.open(), self.overrides)
-        if missing := unmet(needs, [name for name, has in self.features.items() if has]):
+            self.features = features_of(probe(self.open(), self.overrides))
+        if missing := unmet(needs, self.features):
             raise Unsupported(f"the target lacks {', '.join(missing)}")
 
     @pytest.hookimpl(wrapper=True)

@@ -1,14 +1,13 @@
-"""Loading targets, and what they have."""
+"""Loading targets."""
 
 from __future__ import annotations
 
 import os
 import sys
-import types
 
 import pytest
 
-from nnx_conformance import features, targets
+from nnx_conformance import targets
 
 
 @pytest.fixture
@@ -138,57 +137,3 @@ def test_a_version_is_the_modules_or_its_root_packages(module, tmp_path, monkeyp
 def test_a_version_is_else_the_distributions_or_none(module):
     assert targets.version(targets.load("_pytest.outcomes")) == pytest.__version__
     assert targets.version(targets.load(module(""))) is None
-
-
-class Claims:
-    """A target whose Variables claim what they are told to."""
-
-    def __init__(self, **claimed):
-        self.claimed = claimed
-
-    def Variable(self, value, **flags):  # noqa: N802
-        return types.SimpleNamespace(**self.claimed, get_raw_value=lambda: value)
-
-    def with_vars(self, variable, mutable):
-        return variable
-
-
-def test_a_claim_is_believed_and_a_denial_too():
-    denied = features.probe(Claims(hijax=False, mutable=True))
-    assert not denied["hijax"]
-    assert not denied["hijax.ref"]
-    assert not denied["mutable-flag"]
-    claimed = features.probe(Claims(hijax=True, mutable=False))
-    assert claimed["hijax"]
-    assert claimed["mutable-flag"]
-
-
-def test_a_probe_that_raises_counts_as_a_claim():
-    assert features.probe(types.SimpleNamespace()) == dict.fromkeys(features.PROBES, True)
-
-
-def test_a_mapping_declares_what_it_mentions():
-    nnx = types.SimpleNamespace(__nnx_features__={"hijax.qdd": False})
-    assert features.probe(nnx) == {**dict.fromkeys(features.PROBES, True), "hijax.qdd": False}
-
-
-def test_a_collection_declares_everything():
-    nnx = types.SimpleNamespace(__nnx_features__=("hijax", "hijax.ref"))
-    probed = features.probe(nnx)
-    assert [name for name, has in probed.items() if has] == ["hijax", "hijax.ref"]
-
-
-def test_an_override_wins():
-    nnx = types.SimpleNamespace(__nnx_features__=())
-    assert features.probe(nnx, {"hijax": True})["hijax"]
-
-
-def test_an_unknown_feature_is_refused():
-    with pytest.raises(features.FeatureError, match="hijaks: no such feature; there are hijax"):
-        features.probe(types.SimpleNamespace(__nnx_features__=["hijaks"]))
-
-
-def test_every_feature_of_the_specification_has_a_probe():
-    from nnx_spec.features import FEATURES
-
-    assert features.PROBES.keys() == FEATURES.keys()
