@@ -30,7 +30,8 @@ Read it in this order; each module says at its top what its idea is.
     transforms/       The transforms: core.py, then a module for each family.
     sharding.py       Which part of each array lives on which device.
     compat.py         The same functions in graph mode, whatever the defaults.
-    layers.py, activations.py, training.py   What models are made of and trained with.
+    layers/           What models are made of. activations.py: functions between the layers.
+    training.py       Optimizer: what models are trained with.
 """
 
 from nnx_reference import compat, errors
@@ -108,7 +109,7 @@ from nnx_reference.functional import (
 from nnx_reference.functional import map_leaves as map
 from nnx_reference.graph import GraphDef
 from nnx_reference.jax_private import quasi_dynamic as has_quasi_dynamic_types
-from nnx_reference.layers import BatchNorm, Dropout, Linear
+from nnx_reference.layers import BatchNorm, Dropout, Linear, LoRA, LoRALinear, Sequential
 from nnx_reference.metadata import VariableMetadata, with_metadata
 from nnx_reference.pytree import Module, Object, Pytree, check_pytree, dataclass
 from nnx_reference.rngs import Rngs, RngStream

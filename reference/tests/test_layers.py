@@ -27,6 +27,81 @@ def test_it_maps_the_last_axis(shape):
     assert jnp.array_equal(linear(x), x @ linear.kernel[...] + jnp.arange(3.0))
 
 
+@pytest.mark.parametrize("layer", ["linear", "batch norm", "lora"])
+def test_no_rank_is_promoted(layer):
+    rngs = nnx.Rngs(0)
+    made = {
+        "linear": nnx.Linear(2, 2, rngs=rngs),
+        "batch norm": nnx.BatchNorm(2, rngs=rngs),
+        "lora": nnx.LoRALinear(2, 2, lora_rank=1, rngs=rngs),
+    }[layer]
+    x = jnp.arange(12.0).reshape(3, 2, 2)
+    expected = made(x)
+    with jax.numpy_rank_promotion("raise"):
+        assert jnp.array_equal(made(x), expected)
+
+
+def test_the_product_is_computed_as_said():
+    calls = []
+
+    def dot_general(*args, **kwargs):
+        calls.append(kwargs)
+        return 2 * jax.lax.dot_general(*args, **kwargs)
+
+    x = jnp.arange(4.0).reshape(2, 2)
+    plain = nnx.Linear(2, 3, use_bias=False, rngs=nnx.Rngs(0))
+    linear = nnx.Linear(
+        2,
+        3,
+        use_bias=False,
+        dot_general=dot_general,
+        precision=jax.lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float16,
+        rngs=nnx.Rngs(0),
+    )
+    assert linear(x).dtype == jnp.float16
+    assert jnp.allclose(linear(x), 2 * plain(x), rtol=1e-3)
+    assert calls[0] == {
+        "precision": jax.lax.Precision.HIGHEST,
+        "preferred_element_type": jnp.float16,
+    }
+
+
+def test_promotion_is_done_as_said():
+    seen = []
+
+    def promote(arrays, dtype):
+        seen.append((len(arrays), dtype))
+        return [None if x is None else x.astype(jnp.float16) for x in arrays]
+
+    rngs = nnx.Rngs(0)
+    linear = nnx.Linear(2, 3, dtype=jnp.bfloat16, promote_dtype=promote, rngs=rngs)
+    norm = nnx.BatchNorm(2, promote_dtype=promote, use_bias=False, rngs=rngs)
+    assert linear(jnp.ones((4, 2))).dtype == norm(jnp.ones((4, 2))).dtype == jnp.float16
+    assert seen == [(3, jnp.bfloat16), (5, None)]
+
+
+def test_parameters_carry_metadata():
+    rngs = nnx.Rngs(0)
+    linear = nnx.Linear(
+        2, 3, kernel_metadata={"tag": "kernel"}, bias_metadata={"tag": "bias"}, rngs=rngs
+    )
+    norm = nnx.BatchNorm(
+        2, scale_metadata={"tag": "scale"}, bias_metadata={"tag": "bias"}, rngs=rngs
+    )
+    tags = [x.tag for x in (linear.kernel, linear.bias, norm.scale, norm.bias)]
+    assert tags == ["kernel", "bias", "scale", "bias"]
+
+
+@pytest.mark.parametrize(
+    ("options", "drawn"), [({}, 2), ({"use_bias": False}, 1), ({"use_scale": False}, 1)]
+)
+def test_a_batch_norm_draws_for_the_parameters_that_it_has(options, drawn):
+    rngs = nnx.Rngs(0)
+    nnx.BatchNorm(2, rngs=rngs, **options)
+    assert rngs.default.count[...] == drawn
+
+
 def test_without_a_bias():
     rngs = nnx.Rngs(0)
     linear = nnx.Linear(2, 3, use_bias=False, rngs=rngs)
