@@ -15,7 +15,7 @@ Read it in this order; each module says at its top what its idea is.
     filters.py        Which Variables are meant. grouping.py: which of several filters takes one.
     state.py          State: Variables as a nested mapping, and its algebra.
     nodes.py          What has children, and how each kind is taken apart and built.
-    graph.py          GraphDef, flatten, unflatten: a graph as a table. All the rest stands on it.
+    tables.py         GraphDef, flatten, unflatten: a graph as a table. All the rest stands on it.
     remembering.py    How an unchanged graph is flattened without walking through it.
     functional.py     split, merge, state, clone. nesting.py: how leaves become a State.
     updating.py       update and pop.
@@ -107,7 +107,6 @@ from nnx_reference.functional import (
     variables,
 )
 from nnx_reference.functional import map_leaves as map
-from nnx_reference.graph import GraphDef
 from nnx_reference.jax_private import quasi_dynamic as has_quasi_dynamic_types
 from nnx_reference.layers import BatchNorm, Dropout, Linear, LoRA, LoRALinear, Sequential
 from nnx_reference.metadata import VariableMetadata, with_metadata
@@ -135,6 +134,7 @@ from nnx_reference.streams import (
     split_rngs,
     with_rngs,
 )
+from nnx_reference.tables import GraphDef
 from nnx_reference.training import OptArray, Optimizer, OptVariable
 from nnx_reference.transforms.axes import StateAxes
 from nnx_reference.transforms.axis_metadata import PARTITION_NAME, transform_metadata

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from nnx_reference.functional import read
-from nnx_reference.graph import Flat, flatten, unflatten
+from nnx_reference.tables import Flat, flatten, unflatten
 
 
 def cached_partial(

@@ -9,7 +9,7 @@ import jax
 
 from nnx_reference.filters import Filter, to_predicate
 from nnx_reference.functional import read
-from nnx_reference.graph import Flat, flatten, unflatten
+from nnx_reference.tables import Flat, flatten, unflatten
 from nnx_reference.variables import Variable, variable_of
 
 A = TypeVar("A")

@@ -30,12 +30,12 @@ from jax.tree_util import DictKey
 from nnx_reference import graph as graphs
 from nnx_reference.configuration import resolve_graph
 from nnx_reference.filters import Filter
-from nnx_reference.graph import Flat, GraphDef
 from nnx_reference.grouping import Pairs, partition, select
 from nnx_reference.jax_private import current_trace
 from nnx_reference.nesting import gather, nest
 from nnx_reference.pytree import Key, Path
 from nnx_reference.state import FlatState, State, from_flat_state, sorted_keys
+from nnx_reference.tables import Flat, GraphDef
 from nnx_reference.values import unaliased
 from nnx_reference.variables import Variable, new_variable, variable_of
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from nnx_reference.graph import GraphDef
 from nnx_reference.pytree import Key, Path
 from nnx_reference.state import State, from_flat_state, to_flat_state
+from nnx_reference.tables import GraphDef
 from nnx_reference.variables import Variable
 
 Step = tuple[int, Key, int]

@@ -13,9 +13,9 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nnx_reference.functional import split
-from nnx_reference.graph import GraphDef
 from nnx_reference.metadata import partition_spec
 from nnx_reference.state import State, map_state
+from nnx_reference.tables import GraphDef
 from nnx_reference.transforms.tracing import eval_shape
 from nnx_reference.variables import Variable
 

@@ -13,10 +13,10 @@ from typing import Any
 from nnx_reference.configuration import resolve_graph
 from nnx_reference.filters import Filter, to_predicate
 from nnx_reference.functional import read
-from nnx_reference.graph import flatten
 from nnx_reference.jax_private import current_trace
 from nnx_reference.nodes import build, is_node, new_object, take_apart
 from nnx_reference.pytree import Key, Module, Path, Pytree, key_order
+from nnx_reference.tables import flatten
 from nnx_reference.variables import Variable
 
 

@@ -13,8 +13,8 @@ import jax
 from jax.tree_util import GetAttrKey
 
 from nnx_reference.functional import merge, split
-from nnx_reference.graph import GraphDef
 from nnx_reference.pytree import Pytree
+from nnx_reference.tables import GraphDef
 from nnx_reference.variables import Variable
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from nnx_reference.attributes import is_data
 from nnx_reference.filters import Filter
 from nnx_reference.functional import state_of
-from nnx_reference.graph import Flat, flatten
 from nnx_reference.grouping import select
 from nnx_reference.nesting import as_value
 from nnx_reference.nodes import (
@@ -26,6 +25,7 @@ from nnx_reference.nodes import (
     take_apart,
 )
 from nnx_reference.pytree import Key, Path, Pytree
+from nnx_reference.tables import Flat, flatten
 from nnx_reference.values import unaliased
 from nnx_reference.variables import Variable
 

@@ -17,7 +17,7 @@ leads from the one to the other and back, and every transform takes it:
 
 Three things meet at the line in the middle. *Values* are arrays: what JAX maps, compiles,
 differentiates. A *Structure* is what the arguments are besides: classes, names, static values,
-metadata and what is shared with what, as one table (`graph.py`). An *Outcome* is what the function
+metadata and what is shared with what, as one table (`tables.py`). An *Outcome* is what the function
 did to them, likewise without any value: which Variables changed, which objects are those that went
 in, which are new. Structure and Outcome are hashable and part of treedefs, so JAX keeps them with
 the trace that they belong to. Only what changed crosses the line on its way back; a Variable that

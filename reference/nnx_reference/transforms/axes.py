@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 import jax
 
 from nnx_reference.filters import Filter, to_predicate
-from nnx_reference.graph import Flat, flatten
 from nnx_reference.nodes import child_table, is_node
 from nnx_reference.pytree import Path
 from nnx_reference.state import State, to_flat_state
+from nnx_reference.tables import Flat, flatten
 from nnx_reference.transforms.core import Run, Structure, is_object, reachable, spell_root
 from nnx_reference.variables import Variable
 

@@ -19,8 +19,8 @@ import jax
 from jax.sharding import PartitionSpec
 from jax.tree_util import keystr
 
-from nnx_reference.graph import flatten
 from nnx_reference.metadata import AXIS_KEYS, Metadata
+from nnx_reference.tables import flatten
 from nnx_reference.transforms.axes import Carry, leaf_axes, leaves_of, per_argument, spread
 from nnx_reference.transforms.core import (
     MISSING,

@@ -16,8 +16,8 @@ import jax
 from jax.tree_util import keystr
 
 from nnx_reference.exactness import Exact
-from nnx_reference.graph import Flat, GraphDef, flatten
 from nnx_reference.pytree import Pytree
+from nnx_reference.tables import Flat, GraphDef, flatten
 from nnx_reference.transforms.core import (
     OUTPUT,
     Opened,

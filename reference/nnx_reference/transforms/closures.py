@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import ref
 
-from nnx_reference.graph import flatten
 from nnx_reference.reading import noted_reads
+from nnx_reference.tables import flatten
 from nnx_reference.transforms.core import is_object, raw_value
 from nnx_reference.variables import Variable
 

@@ -30,7 +30,6 @@ from jax.tree_util import keystr
 from nnx_reference.attributes import data, static
 from nnx_reference.configuration import resolve_modes
 from nnx_reference.exactness import exactly_equal
-from nnx_reference.graph import Flat, GraphDef, flatten, rebuild
 from nnx_reference.jax_private import current_trace
 from nnx_reference.nodes import (
     build,
@@ -41,6 +40,7 @@ from nnx_reference.nodes import (
     set_child,
 )
 from nnx_reference.pytree import CAPTURES, Key, Path, Pytree, key_order
+from nnx_reference.tables import Flat, GraphDef, flatten, rebuild
 from nnx_reference.variables import Variable, rebuilt_variable, variable_of
 
 MISSING: Any = object()

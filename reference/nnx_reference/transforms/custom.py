@@ -27,9 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from nnx_reference.configuration import resolve_modes
-from nnx_reference.graph import VariableDef, flatten, unflatten
 from nnx_reference.pytree import Path
 from nnx_reference.state import to_flat_state
+from nnx_reference.tables import VariableDef, flatten, unflatten
 from nnx_reference.transforms.core import (
     MISSING,
     Inputs,

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from nnx_reference.graph import GraphDef, VariableDef
 from nnx_reference.metadata import Metadata
+from nnx_reference.tables import GraphDef, VariableDef
 from nnx_reference.transforms.axes import AXES, StandIn
 from nnx_reference.transforms.axis_metadata import NO_METADATA, in_step, refuse_metadata
 from nnx_reference.transforms.closures import remembered, watched, weakly

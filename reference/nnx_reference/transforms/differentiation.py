@@ -16,9 +16,9 @@ from typing import Any
 import jax
 
 from nnx_reference.filters import Filter, to_predicate
-from nnx_reference.graph import GraphDef, flatten, unflatten
 from nnx_reference.pytree import Path
 from nnx_reference.state import from_flat_state
+from nnx_reference.tables import GraphDef, flatten, unflatten
 from nnx_reference.transforms.core import (
     MISSING,
     Inputs,

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import keystr
 
-from nnx_reference.graph import GraphDef, VariableDef, flatten, unflatten
 from nnx_reference.metadata import FLAGS
+from nnx_reference.tables import GraphDef, VariableDef, flatten, unflatten
 from nnx_reference.transforms.core import close_tree, open_tree, raw_value, spell_root
 from nnx_reference.variables import Variable, new_variable
 

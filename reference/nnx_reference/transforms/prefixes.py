@@ -10,9 +10,9 @@ from jax.tree_util import keystr
 
 from nnx_reference.configuration import resolve_graph
 from nnx_reference.filters import Filter, to_predicate
-from nnx_reference.graph import flatten, unflatten
 from nnx_reference.nodes import plain_key
 from nnx_reference.pytree import Path
+from nnx_reference.tables import flatten, unflatten
 from nnx_reference.transforms.core import check_tree, close_tree, is_object, open_tree
 
 

@@ -24,8 +24,8 @@ from typing import Any
 import jax
 
 from nnx_reference import hijax
-from nnx_reference.graph import unflatten
 from nnx_reference.metadata import Metadata, partition_spec
+from nnx_reference.tables import unflatten
 from nnx_reference.transforms.closures import Function, remembered, watched, weakly
 from nnx_reference.transforms.core import (
     MISSING,

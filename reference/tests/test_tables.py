@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import nnx_reference as nnx
-from nnx_reference.graph import _walk, flatten
+from nnx_reference.tables import _walk, flatten
 
 
 class Net(nnx.Module):
