@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import jax
 from jax.tree_util import DictKey
 
-from nnx_reference import graph as graphs
+from nnx_reference import tables
 from nnx_reference.configuration import resolve_graph
 from nnx_reference.filters import Filter
 from nnx_reference.grouping import Pairs, partition, select
@@ -53,7 +53,7 @@ def read(node: Any, graph: bool | None, function: str) -> Flat:
     Raises:
       ValueError: something is shared, and the mode is tree mode.
     """
-    flat = graphs.flatten(node)
+    flat = tables.flatten(node)
     if flat.graphdef.is_tree or resolve_graph(graph):
         return flat
     if references := flat.graphdef.references():
@@ -177,7 +177,7 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False) -> A
     leaves = _checked_copies(graphdef_or_graphstate, gather(graphdef_or_graphstate, states))
     if copy:
         leaves = [_with_copied_arrays(leaf) for leaf in leaves]
-    return graphs.unflatten(graphdef_or_graphstate, leaves)
+    return tables.unflatten(graphdef_or_graphstate, leaves)
 
 
 def _bare(states: Any) -> Any:
@@ -251,7 +251,7 @@ def clone(node: A, variables: bool = True, *, arrays: bool = False, graph: bool 
     if not variables:
         pairs = zip(flat.leaves, leaves, strict=True)
         leaves = [old if isinstance(old, Variable) else new for old, new in pairs]
-    return graphs.unflatten(flat.graphdef, leaves)
+    return tables.unflatten(flat.graphdef, leaves)
 
 
 class GraphState(State):
@@ -323,7 +323,7 @@ def map_leaves(f: Callable[[Path, Any], Any], node: A, /, *, graph: bool | None 
     """
     flat = read(node, graph, "map")
     pairs = zip(flat.graphdef.paths, copies(flat), strict=True)
-    return graphs.unflatten(
+    return tables.unflatten(
         flat.graphdef, _checked_copies(flat.graphdef, [f(path, leaf) for path, leaf in pairs])
     )
 
@@ -363,4 +363,4 @@ def unflatten(graphdef: GraphDef[A], state: FlatState | Mapping[Key, Any] | list
         raise ValueError(
             f"the structure has {graphdef.num_leaves} leaves, but {len(leaves)} are given"
         )
-    return graphs.unflatten(graphdef, _checked_copies(graphdef, leaves))
+    return tables.unflatten(graphdef, _checked_copies(graphdef, leaves))
