@@ -216,6 +216,7 @@ def show_clauses(args: argparse.Namespace) -> int:
 
 def record(clause: Any) -> dict[str, Any]:
     """Returns what is known of a clause as plain JSON values."""
+    from nnx_spec import editions
     from nnx_spec.sources import url
 
     return {
@@ -225,7 +226,7 @@ def record(clause: Any) -> dict[str, Any]:
         "rule": clause.sentence,
         "text": clause.rule,
         "source": url(clause.source),
-        "needs": sorted(clause.needs),
+        "needs": sorted(editions.needs(clause)),
         "since": clause.since,
         "until": clause.until,
         "tests": tests_of(clause.test),

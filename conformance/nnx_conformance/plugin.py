@@ -99,9 +99,10 @@ def parameters_of(item: pytest.Item) -> str | None:
 
 
 def needs_of(item: pytest.Item) -> set[str]:
-    """Returns the features that a test needs: its clause's, and its own."""
+    """Returns the features that a test needs: its chapter's, its clause's, and its own."""
+    from nnx_spec import editions
     from nnx_spec.clauses import REGISTRY
 
     clause = REGISTRY.get(next(iter(clauses_of(item)), ""))
     own = {feature for marker in item.iter_markers("needs") for feature in marker.args}
-    return own | (clause.needs if clause is not None else frozenset())
+    return own | (editions.needs(clause) if clause is not None else frozenset())

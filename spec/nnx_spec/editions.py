@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
 
-from nnx_spec.clauses import Level
+from nnx_spec.clauses import Clause, Level
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,13 @@ def chapters(edition: int = 1) -> dict[str, Chapter]:
         )
         for name, chapter in tomllib.loads(text)["chapters"].items()
     }
+
+
+def needs(clause: Clause) -> frozenset[str]:
+    """Returns the features that a target needs for a clause: those of its chapter, and its own."""
+    return clause.needs | _needs_of_chapters().get(clause.chapter, frozenset())
+
+
+@functools.cache
+def _needs_of_chapters() -> dict[str, frozenset[str]]:
+    return {name: frozenset(chapter.needs) for name, chapter in chapters().items()}

@@ -35,6 +35,16 @@ def test_a_finished_chapter_states_each_of_its_clauses_at_its_level(name):
     assert stated == CHAPTERS[name].levels
 
 
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_chapter_needs_features_that_are_known(name):
+    assert set(CHAPTERS[name].needs) <= FEATURES.keys()
+
+
+def test_a_clause_needs_what_its_chapter_needs():
+    assert "capture" in editions.needs(CLAUSES["CAP-001"])
+    assert CLAUSES["HJX-001"].needs | {"hijax"} == editions.needs(CLAUSES["HJX-001"])
+
+
 def test_a_clause_belongs_to_a_finished_chapter():
     finished = {name for name, chapter in CHAPTERS.items() if chapter.finished}
     assert {clause.chapter for clause in CLAUSES.values()} == finished
@@ -115,7 +125,8 @@ def test_a_clause_may_be_decided_by_cases_of_another_chapter():
 def test_a_clause_on_transforms_has_cases_in_each_mode(id):
     members = [CLAUSES[id].test, *vars(CLAUSES[id].test).values()]
     marks = [mark for member in members for mark in getattr(member, "pytestmark", [])]
-    assert any(mark.kwargs.get("ids") is MODES for mark in marks)
+    cases = [mark.args[1] for mark in marks if mark.name == "parametrize"]
+    assert any([getattr(case, "id", None) for case in table] == list(MODES) for table in cases)
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,13 @@ from jax.sharding import PartitionSpec
 
 from nnx_spec.chapters.transforms.derivatives import zero_tangent, zero_tangent_of
 from nnx_spec.chapters.transforms.meshes import mesh_of
-from nnx_spec.chapters.transforms.modes import MODES
+from nnx_spec.chapters.transforms.modes import MODES, Mode, case
 
 Function = Callable[[Any, Any], Any]
 """A function of a model and a float array x; it returns an array of the same shape and dtype.
 
 It may change the model.
 """
-
-Mode = Mapping[str, bool]
 
 
 def _cached_partial(nnx: Any, f: Function, mode: Mode) -> Function:
@@ -188,7 +186,7 @@ def each_transform(*names: str, modes: Mapping[str, Mode] = MODES) -> pytest.Mar
     The test takes `transform`, a name, and `mode`.
     """
     cases = [
-        pytest.param(name, mode, id=f"{name}-{label}")
+        case(name, mode, id=f"{name}-{label}", mode=mode, transform=name)
         for name in names or APPLY
         for label, mode in modes.items()
         if mode["graph_updates"] or name not in GRAPH_UPDATES_ONLY

@@ -1,13 +1,16 @@
 """The three modes in which every transform is specified, and the clauses that say so."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 
-from nnx_spec import MUST, Gathering, clause
+from nnx_spec import MUST, Gathering, clause, needs
+from nnx_spec.features import FEATURES
 
-MODES: Mapping[str, Mapping[str, bool]] = {
+Mode = Mapping[str, bool]
+
+MODES: Mapping[str, Mode] = {
     "tree-mode": {"graph": False, "graph_updates": False},
     "graph-mode": {"graph": True, "graph_updates": False},
     "graph-updates": {"graph": True, "graph_updates": True},
@@ -16,10 +19,50 @@ MODES: Mapping[str, Mapping[str, bool]] = {
 
 GRAPH_MODES = ("graph-mode", "graph-updates")
 
-each_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+KIN = {"value_and_grad": "grad", "cached_partial": "jit"}
+"""Functions that belong to the area of another transform than that of their own name."""
+
+
+def features_of(mode: Mode | None = None, transform: str | None = None) -> list[str]:
+    """Lists the features that a target needs for a mode and a transform.
+
+    Args:
+      mode: the keyword arguments that a transform takes; None for none in particular.
+      transform: what begins with a transform's name, such as `scan that carries`; what does not
+        needs no feature.
+    """
+    found = []
+    if mode and mode["graph"]:
+        found.append("graph-updates" if mode["graph_updates"] else "graph")
+    name = transform.split()[0] if transform else ""
+    area = f"transforms.{KIN.get(name, name)}"
+    return [*found, area] if area in FEATURES else found
+
+
+def case(*values: Any, id: str, mode: Mode | None = None, transform: str | None = None) -> Any:
+    """Makes a case of a parametrised test that needs the features for its mode and transform."""
+    features = features_of(mode, transform)
+    return pytest.param(*values, id=id, marks=[needs(*features)] if features else [])
+
+
+def each_of(modes: Mapping[str, Mode]) -> pytest.MarkDecorator:
+    """Runs a test in each of some modes: it takes `mode`."""
+    return pytest.mark.parametrize(
+        "mode", [case(mode, id=name, mode=mode) for name, mode in modes.items()]
+    )
+
+
+def each_named(transforms: Iterable[str], parameter: str = "transform") -> pytest.MarkDecorator:
+    """Runs a test for each of some names of ways to apply a transform."""
+    return pytest.mark.parametrize(
+        parameter, [case(name, id=name, transform=name) for name in transforms]
+    )
+
+
+each_mode = each_of(MODES)
 """Runs a test in each mode: `nnx.jit(f, **mode)`. A case decides the mode's own clause as well."""
 
-each_graph_mode = pytest.mark.parametrize("mode", [MODES[m] for m in GRAPH_MODES], ids=GRAPH_MODES)
+each_graph_mode = each_of({name: MODES[name] for name in GRAPH_MODES})
 """Runs a test in the two modes in which objects may be shared."""
 
 

@@ -6,6 +6,7 @@ from hypothesis import assume, given
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.functional.sharing import refusal
+from nnx_spec.chapters.transforms.modes import each_named
 from nnx_spec.chapters.tree.calls import ALIASES, CALLS, LOOPS, OUTPUTS, TREE, pair
 from nnx_spec.oracles import names_path, objects, snapshot
 from nnx_spec.plans import VariablePlan, build
@@ -31,28 +32,28 @@ class TestAliases:
     """
 
     @pytest.mark.parametrize("alias", ALIASES)
-    @pytest.mark.parametrize("transform", CALLS)
+    @each_named(CALLS)
     def test_arguments(self, nnx, transform, alias):
         make, paths = ALIASES[alias]
         args = make(nnx)
         check_refusal(nnx, lambda: CALLS[transform](nnx, lambda a, b: 0.0, args), args, paths)
 
     @pytest.mark.parametrize("alias", ALIASES)
-    @pytest.mark.parametrize("transform", LOOPS)
+    @each_named(LOOPS)
     def test_what_loops_carry(self, nnx, transform, alias):
         make, paths = ALIASES[alias]
         args = make(nnx)
         check_refusal(nnx, lambda: LOOPS[transform](nnx, lambda carry: carry, args), args, paths)
 
     @pytest.mark.parametrize("output", OUTPUTS)
-    @pytest.mark.parametrize("transform", CALLS)
+    @each_named(CALLS)
     def test_outputs(self, nnx, transform, output):
         f, paths = OUTPUTS[output]
         args = pair(nnx, param(nnx, [1, 2]), param(nnx, [3, 4]))
         call = CALLS[transform]
         check_refusal(nnx, lambda: call(nnx, lambda a, b: f(nnx, a, b), args), args, paths)
 
-    @pytest.mark.parametrize("transform", LOOPS)
+    @each_named(LOOPS)
     def test_what_loops_return(self, nnx, transform):
         def body(carry):
             return carry[0], net(nnx, right=carry[0].left)
@@ -61,7 +62,7 @@ class TestAliases:
         paths = [("left",), ("right",)]
         check_refusal(nnx, lambda: LOOPS[transform](nnx, body, args), args, paths)
 
-    @pytest.mark.parametrize("transform", LOOPS)
+    @each_named(LOOPS)
     def test_carries_are_taken(self, nnx, transform):
         args = net(nnx, left=param(nnx, [10, 2])), net(nnx, right=param(nnx, [3, 4]))
 
