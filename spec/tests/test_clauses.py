@@ -5,7 +5,18 @@ import inspect
 import pytest
 
 import nnx_spec
-from nnx_spec import MUST, ClauseError, Gathering, Registry, clause, editions, sources
+from nnx_spec import (
+    CONVENTION,
+    MUST,
+    OURS,
+    SOUND,
+    ClauseError,
+    Gathering,
+    Registry,
+    clause,
+    editions,
+    sources,
+)
 from nnx_spec.chapters.transforms.modes import MODES
 from nnx_spec.clauses import unmet
 from nnx_spec.features import FEATURES
@@ -126,7 +137,9 @@ def test_a_clause_on_transforms_has_cases_in_each_mode(id):
     members = [CLAUSES[id].test, *vars(CLAUSES[id].test).values()]
     marks = [mark for member in members for mark in getattr(member, "pytestmark", [])]
     cases = [mark.args[1] for mark in marks if mark.name == "parametrize"]
-    assert any([getattr(case, "id", None) for case in table] == list(MODES) for table in cases)
+    names = [[f"-{getattr(case, 'id', '')}-" for case in table] for table in cases]
+    found = {mode for table in names for mode in MODES if any(f"-{mode}-" in id for id in table)}
+    assert found == set(MODES)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +163,9 @@ def test_features_are_told_in_a_sentence():
 
 @pytest.mark.parametrize("id", CLAUSES)
 def test_a_source_has_an_address(id):
-    assert sources.url(CLAUSES[id].source).startswith("https://")
+    clause = CLAUSES[id]
+    addressless = clause.basis in (CONVENTION, SOUND, OURS)
+    assert addressless or sources.url(clause.source).startswith("https://"), clause.source
 
 
 def test_an_anchor_is_part_of_the_address():

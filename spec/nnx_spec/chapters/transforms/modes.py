@@ -1,5 +1,6 @@
 """The three modes in which every transform is specified, and the clauses that say so."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -28,13 +29,13 @@ def features_of(mode: Mode | None = None, transform: str | None = None) -> list[
 
     Args:
       mode: the keyword arguments that a transform takes; None for none in particular.
-      transform: what begins with a transform's name, such as `scan that carries`; what does not
-        needs no feature.
+      transform: what begins with a transform's name, such as `scan that carries` or `jit-static`;
+        what does not needs no feature.
     """
     found = []
     if mode and mode["graph"]:
         found.append("graph-updates" if mode["graph_updates"] else "graph")
-    name = transform.split()[0] if transform else ""
+    name = re.split(r"[ -]", transform or "")[0]
     area = f"transforms.{KIN.get(name, name)}"
     return [*found, area] if area in FEATURES else found
 

@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.transforms.meshes import mesh_of
-from nnx_spec.chapters.transforms.modes import each_graph_mode, each_mode
+from nnx_spec.chapters.transforms.modes import each_graph_mode, each_mode, each_named
 from nnx_spec.oracles import names_path, snapshot
 
 
@@ -87,7 +87,7 @@ class TestAliases:
     """
 
     @each_mode
-    @pytest.mark.parametrize("transform", DIFFERENT)
+    @each_named(DIFFERENT)
     def test_different(self, nnx, mode, transform):
         calls = []
         first, second = arguments(nnx)
@@ -114,7 +114,7 @@ class TestAliases:
             nnx.vmap(lambda node: {"again": node}, in_axes=0, out_axes=1, **mode)(node)
 
     @each_graph_mode
-    @pytest.mark.parametrize("transform", ALIKE)
+    @each_named(ALIKE)
     def test_alike(self, nnx, mode, transform):
         first, second = arguments(nnx)
         ALIKE[transform](nnx, add, mode)(first, second)

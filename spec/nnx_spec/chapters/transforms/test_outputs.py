@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import count, net
 from nnx_spec.chapters.transforms.meshes import mesh_of
-from nnx_spec.chapters.transforms.modes import each_graph_mode, each_mode
+from nnx_spec.chapters.transforms.modes import each_graph_mode, each_mode, each_named
 from nnx_spec.oracles import assert_no_tracers, names_path, snapshot, user_metadata
 from nnx_spec.plans import classes
 
@@ -114,7 +114,7 @@ class TestOutputs:
     """
 
     @each_mode
-    @pytest.mark.parametrize("transform", [*RETURN, *STACK])
+    @each_named([*RETURN, *STACK])
     def test_made_inside(self, nnx, mode, transform):
         make = (RETURN | STACK)[transform](nnx, lambda x: made_of(nnx, x), mode)
         made = make(X)
@@ -158,7 +158,7 @@ class TestOutputs:
         np.testing.assert_array_equal(made.inner.constant, (X + 1).reshape(shape))
 
     @each_graph_mode
-    @pytest.mark.parametrize("transform", [*RETURN, *STACK])
+    @each_named([*RETURN, *STACK])
     def test_sharing(self, nnx, mode, transform):
         made = (RETURN | STACK)[transform](nnx, lambda x: two_of(nnx, x), mode)(X)
         first, (second,) = made["first"], made["second"]
@@ -190,7 +190,7 @@ class TestOutputs:
         assert made.w is model.w
         np.testing.assert_array_equal(made.fresh[...], X)
 
-    @pytest.mark.parametrize("transform", [*RETURN, *STACK])
+    @each_named([*RETURN, *STACK])
     def test_sharing_in_tree_mode(self, nnx, transform):
         def make(x):
             w = nnx.Param(x)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import MUST, clause, needs
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.transforms.derivatives import (
     VALUES,
@@ -57,6 +57,7 @@ class TestProducts:
     """
 
     @each_mode
+    @needs("transforms.vjp")
     def test_vjp(self, nnx, mode):
         model = model_of(nnx)
         before = snapshot(nnx, model)
@@ -73,6 +74,7 @@ class TestProducts:
         assert_no_tracers(nnx, model)
 
     @each_mode
+    @needs("transforms.vjp")
     def test_vjp_as_decorator(self, nnx, mode):
         value, pull = nnx.vjp(**mode)(predict)(model_of(nnx), 1.5)
         expected, expected_pull = jax.vjp(pure(nnx), VALUES, 1.5)
@@ -81,6 +83,7 @@ class TestProducts:
 
     @each_mode
     @pytest.mark.parametrize("aux", [False, True], ids=["no-aux", "has_aux"])
+    @needs("transforms.vjp")
     def test_vjp_state(self, nnx, mode, aux):
         model, statistics = model_of(nnx), statistics_of(nnx)
         held = variables(nnx, statistics)
@@ -97,6 +100,7 @@ class TestProducts:
 
     @each_mode
     @pytest.mark.parametrize("aux", [False, True], ids=["no-aux", "has_aux"])
+    @needs("transforms.jvp")
     def test_jvp(self, nnx, mode, aux):
         model, statistics = model_of(nnx), statistics_of(nnx)
         held = variables(nnx, statistics)
@@ -111,6 +115,7 @@ class TestProducts:
         self.check_state(nnx, model, statistics, held)
 
     @each_mode
+    @needs("transforms.jvp")
     def test_jvp_as_decorator(self, nnx, mode):
         tangents = model_of(nnx, TANGENTS), 0.5
         found = nnx.jvp(**mode)(predict)((model_of(nnx), 1.5), tangents)
@@ -118,6 +123,7 @@ class TestProducts:
         assert [*map(array_record, found)] == [*map(array_record, expected)]
 
     @each_mode
+    @needs("transforms.vjp", "transforms.jvp")
     def test_under_jit(self, nnx, mode):
         @nnx.jit(**mode)
         def products(model, tangent, statistics):

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.transforms.meshes import mesh_of
-from nnx_spec.chapters.transforms.modes import each_mode
+from nnx_spec.chapters.transforms.modes import each_mode, each_named
 from nnx_spec.chapters.transforms.namesakes import of_jax, of_target
 from nnx_spec.oracles import array_record
 
@@ -207,12 +207,12 @@ class TestPureFunctions:
     """
 
     @each_mode
-    @pytest.mark.parametrize("use", RESULTS)
+    @each_named(RESULTS, "use")
     def test_results(self, nnx, mode, use):
         assert record(RESULTS[use](of_target(nnx, mode))) == expected(use)
 
     @each_mode
-    @pytest.mark.parametrize("use", ERRORS)
+    @each_named(ERRORS, "use")
     def test_errors(self, nnx, mode, use):
         with pytest.raises(expected_error(use)):
             ERRORS[use](of_target(nnx, mode))
@@ -229,7 +229,7 @@ class TestPureFunctions:
             assert record(evaluated(closed, X, Y)) == record(wanted)
 
     @each_mode
-    @pytest.mark.parametrize("transform", ["jit", "vmap", "grad", "remat", "vjp", "eval_shape"])
+    @each_named(["jit", "vmap", "grad", "remat", "vjp", "eval_shape"])
     def test_exceptions_pass_through(self, nnx, mode, transform):
         def fail(x):
             raise LookupError("planned")

@@ -9,7 +9,7 @@ import pytest
 from nnx_spec import MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.transforms.counting import APPLY, Counted
-from nnx_spec.chapters.transforms.modes import each_mode
+from nnx_spec.chapters.transforms.modes import case, each_mode
 from nnx_spec.chapters.transforms.namesakes import of_jax, of_target
 
 INPUTS = [np.float32([1, 2]), np.float32([3, 4])]
@@ -84,7 +84,10 @@ class TestTracedOnce:
     """
 
     @each_mode
-    @pytest.mark.parametrize(("name", "how"), CASES, ids=lambda x: x)
+    @pytest.mark.parametrize(
+        ("name", "how"),
+        [case(name, how, id=f"{name}-{how}", transform=name) for name, how in CASES],
+    )
     def test_as_often_as_jax(self, nnx, mode, name, how):
         functions = Counted(touch)
         models = []
