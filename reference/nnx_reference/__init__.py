@@ -6,6 +6,7 @@ Read it in this order; each module says at its top what its idea is.
 
     variables.py      Variables: a value, metadata, a class.
                       With them operators.py, metadata.py, values.py and describing.py.
+    naming.py         Names for the classes of Variables.
     hijax.py          Values held by reference. cells.py: the ones that change their structure.
     attributes.py     What is data and what is static.
     pytree.py         Pytree and Module: Python objects that are JAX pytrees.
@@ -30,11 +31,12 @@ Read it in this order; each module says at its top what its idea is.
     transforms/       The transforms: core.py, then a module for each family.
     sharding.py       Which part of each array lives on which device.
     compat.py         The same functions in graph mode, whatever the defaults.
+    initializers.py   How arrays get their first values.
     layers/           What models are made of. activations.py: functions between the layers.
     training.py       Optimizer: what models are trained with.
 """
 
-from nnx_reference import compat, errors
+from nnx_reference import compat, errors, initializers
 from nnx_reference import filters as filterlib
 from nnx_reference.activations import (
     celu,
@@ -110,6 +112,11 @@ from nnx_reference.functional import map_leaves as map
 from nnx_reference.jax_private import quasi_dynamic as has_quasi_dynamic_types
 from nnx_reference.layers import BatchNorm, Dropout, Linear, LoRA, LoRALinear, Sequential
 from nnx_reference.metadata import VariableMetadata, with_metadata
+from nnx_reference.naming import (
+    register_variable_name,
+    variable_name_from_type,
+    variable_type_from_name,
+)
 from nnx_reference.pytree import Module, Object, Pytree, check_pytree, dataclass
 from nnx_reference.rngs import Rngs, RngStream
 from nnx_reference.sharding import get_abstract_model

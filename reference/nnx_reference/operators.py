@@ -46,6 +46,11 @@ def _unary(operate: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+def _truth(value: Any) -> bool:
+    """Tells whether a value is not empty, if it is an array with axes; else its truth value."""
+    return len(value) > 0 if getattr(value, "ndim", 0) else bool(value)
+
+
 def _in_place(symbol: str) -> Callable[[Any, Any], NoReturn]:
     def method(self: Operators, other: Any) -> NoReturn:
         raise TypeError(
@@ -99,7 +104,7 @@ class Operators:
     __floor__ = _unary(math.floor)
     __ceil__ = _unary(math.ceil)
 
-    __bool__ = _unary(bool)
+    __bool__ = _unary(_truth)
     __int__ = _unary(int)
     __float__ = _unary(float)
     __complex__ = _unary(complex)
@@ -122,6 +127,10 @@ class Operators:
     __len__ = _unary(len)
     __iter__ = _unary(iter)
     __reversed__ = _unary(reversed)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the value."""
+        return self.get_value()(*args, **kwargs)
 
     def __contains__(self, item: Any) -> bool:
         return value_of(item) in self.get_value()

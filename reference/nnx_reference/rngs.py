@@ -103,13 +103,44 @@ def _keyless(function: Callable[..., Any]) -> Callable[..., Any]:
     return sample
 
 
-class Sampling(Pytree):
-    """What gives a key when called also has the samplers of `jax.random` as methods.
+def _initializers() -> dict[str, Callable[..., Any]]:
+    """Finds the functions of `jax.nn.initializers` that make an initializer that draws."""
+    return {
+        name: function
+        for name, function in inspect.getmembers(jax.nn.initializers, inspect.isroutine)
+        if not name.startswith("_")
+        and name != "constant"
+        and list(inspect.signature(function).parameters)[:1] != ["key"]
+    }
 
-    `rngs.normal((2, 3))` is `jax.random.normal(rngs(), (2, 3))`.
+
+def _keyless_initializer(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a method that makes an initializer without its first parameter, the key."""
+
+    @functools.wraps(make)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Callable[..., jax.Array]:
+        initializer = make(*args, **kwargs)
+        return lambda *args, **kwargs: initializer(self(), *args, **kwargs)
+
+    parameters = inspect.signature(make).parameters.values()
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__signature__ = inspect.signature(make).replace(  # type: ignore[attr-defined]
+        parameters=[own, *parameters], return_annotation=inspect.Signature.empty
+    )
+    return method
+
+
+class Sampling(Pytree):
+    """What gives a key when called, with samplers and initializers that take their keys from it.
+
+    `rngs.normal((2, 3))` is `jax.random.normal(rngs(), (2, 3))`. `rngs.lecun_normal()((2, 3))` is
+    `jax.nn.initializers.lecun_normal()(rngs(), (2, 3))`; a name that is a sampler's, too, such as
+    `normal`, is the sampler.
     """
 
 
+for _name, _function in _initializers().items():
+    setattr(Sampling, _name, _keyless_initializer(_function))
 for _name, _function in _samplers().items():
     setattr(Sampling, _name, _keyless(_function))
 

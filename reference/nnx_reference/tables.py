@@ -163,6 +163,15 @@ class GraphDef(Generic[A]):
         ]
         return sorted(shared, key=lambda item: _order(item[2][0]))
 
+    def apply(self, state: Any, /, *states: Any) -> Any:
+        """Returns a stand-in for the object of this structure and of States; see `calling.call`.
+
+        `y, (graphdef, state) = graphdef.apply(state)(x)` calls the object with x.
+        """
+        from nnx_reference.calling import call  # it builds on this module
+
+        return call((self, state, *states))
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True

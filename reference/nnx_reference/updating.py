@@ -47,8 +47,8 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
 
     Raises:
       ValueError: a path leads nowhere, to a node or to a static value, or to a Variable of another
-        class, or to a raw value in a tuple that is itself the root. The error names the path, and
-        nothing has changed.
+        class, or to a raw value in a tuple that no list, dict or object holds. The error names the
+        path, and nothing has changed.
       TraceContextError: what is to be written belongs to another trace level; nothing has changed.
       ImmutableVariableError: a Variable to be written is not mutable; nothing has changed.
     """
@@ -74,6 +74,7 @@ class _Writing:
         self.writes: list[Write] = []
         self.rebuilds: list[Write] = []
         self.stand_ins: dict[Path, dict[Key, Any]] = {}
+        self.holders: dict[Path, tuple[Any, Path]] = {}
         self.further: list[tuple[Any, Mapping[Key, Any], Path]] = []
 
     def add(self, root: Any, state: Any) -> None:
@@ -95,11 +96,12 @@ class _Writing:
             if isinstance(child, Variable):
                 self.writes.append(_write_variable(child, value, inner))
             elif not _leads_on(value) or not is_node(child):
+                self.check_holder(path)
                 self.writes.append(_write_child(node, key, child, value, inner))
             elif is_changeable(child):
                 self.further.append((child, value, inner))
             else:
-                check_changeable(node, path)
+                self.holders[inner] = node, path
                 self.further.append((self.stand_in(node, key, child, inner), value, inner))
 
     def stand_in(self, node: Any, key: Key, container: Any, path: Path) -> dict[Key, Any]:
@@ -108,6 +110,14 @@ class _Writing:
             children = self.stand_ins[path] = dict(take_apart(container).data)
             self.rebuilds.append(partial(_rebuild, node, key, container, children))
         return self.stand_ins[path]
+
+    def check_holder(self, path: Path) -> None:
+        """Checks that what is rebuilt for a change inside can be put where it stood."""
+        holder = None
+        while path in self.holders:
+            holder, path = self.holders[path]
+        if holder is not None:
+            check_changeable(holder, path)
 
 
 def _rebuild(node: Any, key: Key, container: Any, children: dict[Key, Any]) -> None:

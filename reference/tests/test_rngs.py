@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nnx_reference as nnx
+from nnx_reference import rngs as rngs_module
 
 SAMPLER_ARGUMENTS = {
     "ball": ((3,), {"shape": (2,)}),
@@ -124,6 +125,50 @@ def test_without_a_default_an_unknown_stream_is_an_error():
 def test_python_protocols_are_not_answered_with_a_stream():
     assert not hasattr(nnx.Rngs(0), "__jax_array__")
     assert not hasattr(nnx.Rngs(0), "_private")
+
+
+INITIALIZERS = {
+    "delta_orthogonal": ((), (3, 4, 4)),
+    "glorot_normal": ((), (2, 3)),
+    "glorot_uniform": ((), (2, 3)),
+    "he_normal": ((), (2, 3)),
+    "he_uniform": ((), (2, 3)),
+    "kaiming_normal": ((), (2, 3)),
+    "kaiming_uniform": ((), (2, 3)),
+    "lecun_normal": ((), (2, 3)),
+    "lecun_uniform": ((), (2, 3)),
+    "variance_scaling": ((2.0, "fan_in", "normal"), (2, 3)),
+    "xavier_normal": ((), (2, 3)),
+    "xavier_uniform": ((), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", INITIALIZERS)
+def test_initializers(name):
+    args, shape = INITIALIZERS[name]
+    rngs = nnx.Rngs(0, params=1)
+    dtype = jnp.float32 if name == "delta_orthogonal" else jnp.float16
+    initializer = getattr(jax.nn.initializers, name)(*args)
+    for seed, source in ((0, rngs), (1, rngs.params)):
+        made = getattr(source, name)(*args)
+        for n in range(2):
+            expected = initializer(nth_key(seed, n), shape, dtype)
+            assert jnp.array_equal(made(shape, dtype), expected)
+    assert [stream.count[...] for _, stream in rngs.items()] == [2, 2]
+
+
+def test_the_initializers_are_all_of_jax_nn_that_draw():
+    samplers = {"normal", "orthogonal", "truncated_normal", "uniform"}
+    assert set(rngs_module._initializers()) == set(INITIALIZERS) | samplers
+    assert nnx.Rngs(0).constant.tag == nnx.Rngs(0).zeros.tag == "default"
+
+
+@pytest.mark.parametrize(("name", "value"), [("zeros", 0), ("ones", 1)])
+def test_initializers_of_constants(name, value):
+    initializer = getattr(nnx.initializers, name)
+    made = getattr(nnx.initializers, f"{name}_init")()
+    assert jnp.array_equal(initializer(None, (2, 3)), jnp.full((2, 3), value))
+    assert made is initializer is getattr(jax.nn.initializers, name)
 
 
 def test_the_samplers_are_all_of_jax_random():

@@ -327,3 +327,27 @@ class TestTraversal:
         shared = Net()
         with pytest.raises(ValueError, match="shared"):
             nnx.iter_graph(Net(a=shared, b=shared), graph=False)
+
+
+def test_a_structure_is_applied_to_states():
+    class Model(nnx.Module):
+        def __init__(self):
+            self.linear = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+            self.count = nnx.BatchStat(jnp.array(0))
+
+        def __call__(self, x):
+            self.count[...] += 1
+            return self.linear(x)
+
+    model = Model()
+    x = jnp.arange(2.0)
+    expected, bare = model.linear(x), model.linear(x) - model.linear.bias[...]
+    graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+    y, (after, state) = graphdef.apply(params, rest)(x)
+    assert jnp.array_equal(y, expected)
+    assert after == graphdef
+    assert state["count"][...] == 1
+    y, _ = graphdef.apply(params, rest).linear.dot_general(
+        x, params["linear"]["kernel"][...], (((0,), (0,)), ((), ()))
+    )
+    assert jnp.allclose(y, bare)

@@ -438,3 +438,29 @@ class TestRepr:
         shown = []
         jax.eval_shape(lambda x: shown.append(repr(Param(x))), jnp.zeros(3))
         assert "float32[3]" in shown[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "truth"),
+    [
+        (jnp.zeros(3), True),
+        (jnp.zeros(1), True),
+        (jnp.zeros(0), False),
+        (jnp.zeros((0, 2)), False),
+        (jnp.zeros(()), False),
+        (jnp.ones(()), True),
+        (0, False),
+        (2, True),
+        ({}, False),
+        ([0], True),
+    ],
+    ids=repr,
+)
+def test_truth_is_whether_there_is_something_or_that_of_a_scalar(value, truth):
+    assert bool(Param(value)) is truth
+
+
+def test_a_call_calls_the_value():
+    assert Variable(lambda x, *, y: x - y)(5, y=3) == 2
+    with pytest.raises(TypeError, match="not callable"):
+        Variable(3)(5)
