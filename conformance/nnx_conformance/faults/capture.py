@@ -162,7 +162,7 @@ def captures_stay_after_an_exception(nnx: Any, patch: pytest.MonkeyPatch) -> Non
     change_captures(nnx, patch, change)
 
 
-@fault(breaks="CAP-003")
+@fault(breaks="CAP-011")
 def inner_captures_end_outer_ones(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """A capture that is done ends those of the same Module that are under way."""
 
@@ -293,7 +293,7 @@ def last_outputs_are_kept(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     change_states(nnx, patch, change)
 
 
-@fault(breaks="CAP-007")
+@fault(breaks="CAP-012")
 def inherited_methods_are_not_recorded(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`method_outputs` does not record methods that a class has from its base."""
 

@@ -220,7 +220,7 @@ def the_first_sharding_counts(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     replace(nnx, patch, "jit", jit)
 
 
-@fault(breaks="TRX-029")
+@fault(breaks="TRX-043")
 def aliases_are_named_by_their_ends(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`vmap` does not say where a Variable stands that has two axes."""
 

@@ -87,7 +87,7 @@ def _rename(nnx: Any, tree: Any, change: Callable[[Any, tuple[Any, ...]], Any]) 
             variable.set_metadata("out_sharding", change(variable, tuple(names)))
 
 
-@fault(breaks="TREE-008")
+@fault(breaks="TREE-015")
 def tree_mode_takes_the_keyword(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`vmap` in tree mode takes the keyword `transform_metadata` and does not heed it."""
 
@@ -147,7 +147,7 @@ def scalars_have_no_names(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     replace_transform(nnx, patch, "transform_metadata", change)
 
 
-@fault(breaks="GRA-007")
+@fault(breaks="GRA-013")
 def scan_hides_contradictions(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`scan` says of an object with two different axes only that there is one."""
 

@@ -450,7 +450,7 @@ def carried_models_come_back_as_copies(nnx: Any, patch: pytest.MonkeyPatch) -> N
     )
 
 
-@fault(breaks="GRA-009")
+@fault(breaks="GRA-002")
 def jit_forgets_other_structures(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """A compiled function knows the structure of its last call alone."""
     original = nnx.jit
@@ -471,7 +471,7 @@ def jit_forgets_other_structures(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(nnx, "jit", jit)
 
 
-@fault(breaks="GRA-009")
+@fault(breaks="GRA-002")
 def a_failed_scan_leaves_its_first_step(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """When the structure of a carry changes, `scan` raises and leaves what the first step did."""
     original = nnx.scan

@@ -84,7 +84,7 @@ def jit_copies_what_comes_out(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(nnx, "jit", jit)
 
 
-@fault(breaks="TREE-001")
+@fault(breaks="TREE-013")
 def vmap_names_some_paths(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The error of `vmap` for a shared Variable breaks off in the middle."""
     original = nnx.vmap
@@ -116,7 +116,7 @@ def value_and_grad_reads_numbers_alone(nnx: Any, patch: pytest.MonkeyPatch) -> N
     patch.setattr(nnx, "value_and_grad", value_and_grad)
 
 
-@fault(breaks="TREE-003")
+@fault(breaks="TREE-014")
 def scan_does_not_name_the_way(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The error of `scan` for StateAxes that it does not take does not say what to do instead."""
     original = nnx.scan

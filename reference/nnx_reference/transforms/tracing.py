@@ -189,8 +189,9 @@ def _sharded(value: Any, metadata: Metadata) -> Any:
     spec, mesh = partition_spec(metadata), jax.sharding.get_abstract_mesh()
     if mesh.empty or spec is None or not isinstance(value, jax.ShapeDtypeStruct):
         return value
-    sharding = jax.sharding.NamedSharding(mesh, spec)
-    return value if value.sharding is not None else value.update(sharding=sharding)
+    if value.sharding is not None and any(value.sharding.spec):
+        return value  # it has been laid out in the function
+    return value.update(sharding=jax.sharding.NamedSharding(mesh, spec))
 
 
 def _read_all(by_reference: Static, values: Sequence[Any]) -> list[Any]:

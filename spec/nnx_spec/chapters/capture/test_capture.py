@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.capture.models import (
     X,
     defaults,
@@ -56,7 +56,7 @@ def ordered(path):
     return [sort_key(key) for key in path]
 
 
-@clause("CAP-001", MUST, source=SOURCE)
+@clause("CAP-001", MUST, DOCUMENTED, source=SOURCE)
 class TestCapture:
     """`capture(f, Type, ...)` makes a function that returns f's result and, for each Type, a State
     of what was sown of that Type meanwhile.
@@ -73,10 +73,10 @@ class TestCapture:
         model = own(nnx).Stack()
         with defaults(nnx, mode):
             output = FORMS[form](nnx, model, nnx.Intermediate)(X(3), shift=1.0)
-        assert type(output) is tuple
+        assert type(output) is tuple, f"a {type(output).__name__} was returned"
         result, state = output
         assert float(result) == 4411
-        assert isinstance(state, nnx.State)
+        assert isinstance(state, nnx.State), f"a {type(state).__name__} holds what was sown"
         assert found(state, nnx.Intermediate) == wanted(products(3))
         assert int(model.tail.calls[...]) == 2
 
@@ -97,7 +97,7 @@ class TestCapture:
             result, cached, state = nnx.capture(model, nnx.Cache, nnx.Perturbation)(X(3))
             quiet = nnx.capture(lambda module: "result", nnx.Intermediate)(net(nnx))
         assert (float(result), len(cached), len(state)) == (4410, 0, 0)
-        assert isinstance(state, nnx.State)
+        assert isinstance(state, nnx.State), f"a {type(state).__name__} holds what was sown"
         assert (quiet[0], len(quiet[1]), len(quiet)) == ("result", 0, 2)
 
     def test_no_type(self, nnx):
@@ -112,7 +112,7 @@ class TestCapture:
         model = own(nnx).Stack()
         value = {"x": (1, "text"), "model": model}
         result, state = nnx.capture(lambda model: value, nnx.Intermediate)(model)
-        assert result is value
+        assert result is value, "another object was returned than the function's result"
         assert len(state) == 0
 
     @given(plan=trees())

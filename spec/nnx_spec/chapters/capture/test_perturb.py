@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.capture.models import (
     X,
     defaults,
@@ -42,7 +42,7 @@ def perturb(module, x):
     return module.perturb("p", x)
 
 
-@clause("CAP-004", MUST, source=SOURCE)
+@clause("CAP-004", MUST, DOCUMENTED, source=SOURCE)
 class TestPerturb:
     """`perturb(name, value)` returns the value plus the perturbation that is stored by that name.
 
@@ -129,7 +129,7 @@ def gradient_by_perturbations(nnx, f, module, x):
     return value, nnx.grad(loss, argnums=1, **TREE)(module, perturbations)
 
 
-@clause("CAP-005", MUST, source=SOURCE)
+@clause("CAP-005", MUST, DOCUMENTED, source=SOURCE)
 class TestGradients:
     """The gradient with respect to a captured perturbation is the one with respect to the value
     that it is added to.
@@ -190,7 +190,7 @@ class TestGradients:
         assert array_record(gradient["p"][...]) == array_record(jnp.full((2, 1), 3, dtype))
 
 
-@clause("CAP-006", MUST, source=SOURCE)
+@clause("CAP-006", MUST, DOCUMENTED, source=SOURCE)
 class TestInit:
     """`init=state` lets a capture begin with what another one gave, module by module.
 
@@ -232,7 +232,7 @@ class TestInit:
         assert (float(result), found(sown, nnx.Intermediate)) == (252, wanted(values))
         assert found(state) == held
         assert everything(nnx, model) == before
-        assert not has_captures(nnx, model)
+        assert not has_captures(nnx, model), "`__captures__` is left in the model"
 
     def test_alone(self, nnx, model):
         state = self.perturbations(nnx, model)

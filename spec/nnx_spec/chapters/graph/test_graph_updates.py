@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.transforms.applying import APPLY, STRUCTURE_MAY_CHANGE, each_transform
 from nnx_spec.chapters.transforms.modes import MODES
@@ -46,13 +46,37 @@ def parts(nnx, model):
     return [*nodes(nnx, model), *variables(nnx, model)]
 
 
-@clause("GRA-002", MUST, source="guides/transforms#graph-updates-propagation")
+def known(nnx, model, kept):
+    """Lists which of the objects that there were before each part of a model is, or None."""
+    numbers = {id(part): number for number, part in enumerate(kept)}
+    return [numbers.get(id(part)) for part in parts(nnx, model)]
+
+
+STRUCTURAL = {
+    "add": lambda nnx, model: setattr(model, "extra", nnx.Param(jnp.float32(7))),
+    "delete": lambda nnx, model: delattr(model, "old"),
+    "share": lambda nnx, model: setattr(model, "old", model.w),
+    "class": lambda nnx, model: setattr(model, "old", nnx.BatchStat(model.old[...])),
+    "static": lambda nnx, model: setattr(model, "size", 3),
+    "metadata": lambda nnx, model: model.w.set_metadata("note", "blue"),
+}
+"""Changes of structure, one of each kind, which may be made once to `small`."""
+
+
+def small(nnx):
+    """Makes a model for `STRUCTURAL`."""
+    return net(nnx, w=param(nnx, 3.0, note="red"), old=param(nnx, 4.0), size=2)
+
+
+@clause("GRA-002", MUST, DOCUMENTED, source="guides/transforms#graph-updates-propagation")
 class TestEdits:
     """With graph updates, the caller's objects get the structure that the function gives them.
 
     Attributes, items and references that it adds, deletes, replaces or shares, static values and
     metadata that it sets are so outside, with classes and sharing, as if it had run eagerly. What
-    was there before and still is are the same objects.
+    was there before and still is are the same objects. Under `jit` the next call is one on the new
+    structure, which is traced if it is not known yet. In the carry of `scan` a change raises, and
+    the model is as before.
     """
 
     @given(program=programs(steps=(*EDITS, *STEPS), sharing=True, cycles=True))
@@ -79,36 +103,6 @@ class TestEdits:
         assert applied(model, X).tolist() == edit(nnx, eager, X).tolist()
         assert snapshot(nnx, model) == snapshot(nnx, eager)
         assert known(nnx, model, kept[0]) == known(nnx, eager, kept[1])
-
-
-def known(nnx, model, kept):
-    """Lists which of the objects that there were before each part of a model is, or None."""
-    numbers = {id(part): number for number, part in enumerate(kept)}
-    return [numbers.get(id(part)) for part in parts(nnx, model)]
-
-
-STRUCTURAL = {
-    "add": lambda nnx, model: setattr(model, "extra", nnx.Param(jnp.float32(7))),
-    "delete": lambda nnx, model: delattr(model, "old"),
-    "share": lambda nnx, model: setattr(model, "old", model.w),
-    "class": lambda nnx, model: setattr(model, "old", nnx.BatchStat(model.old[...])),
-    "static": lambda nnx, model: setattr(model, "size", 3),
-    "metadata": lambda nnx, model: model.w.set_metadata("note", "blue"),
-}
-"""Changes of structure, one of each kind, which may be made once to `small`."""
-
-
-def small(nnx):
-    """Makes a model for `STRUCTURAL`."""
-    return net(nnx, w=param(nnx, 3.0, note="red"), old=param(nnx, 4.0), size=2)
-
-
-@clause("GRA-009", MUST, source="guides/transforms#graph-updates-propagation")
-class TestTraces:
-    """A change of structure inside `jit` makes it trace again at the next call, and not after that.
-
-    In the carry of `scan` it raises, and the model is as before.
-    """
 
     @pytest.mark.parametrize("kind", STRUCTURAL)
     def test_jit(self, nnx, kind):

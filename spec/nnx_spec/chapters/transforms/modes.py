@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nnx_spec import MUST, Gathering, clause, needs
+from nnx_spec import DOCUMENTED, MUST, Gathering, clause, needs
 from nnx_spec.features import FEATURES
 
 Mode = Mapping[str, bool]
@@ -70,7 +70,8 @@ each_graph_mode = each_of({name: MODES[name] for name in GRAPH_MODES})
 @clause(
     "TREE-011",
     MUST,
-    source="flip/5310-tree-mode-nnx",
+    DOCUMENTED,
+    source="flip/5310-tree-mode-nnx#proposal",
     gathers=Gathering("TRX", frozenset({"tree-mode"})),
 )
 def tree_mode(nnx: Any) -> None:
@@ -84,7 +85,8 @@ def tree_mode(nnx: Any) -> None:
 @clause(
     "GRA-012",
     MUST,
-    source="flip/5310-tree-mode-nnx",
+    DOCUMENTED,
+    source="flip/5310-tree-mode-nnx#implementation",
     gathers=Gathering("TRX", frozenset(GRAPH_MODES)),
 )
 def graph_modes(nnx: Any) -> None:

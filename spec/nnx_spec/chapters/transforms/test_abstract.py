@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, DOCUMENTED, MUST, SOUND, TESTED, clause, stands_on
 from nnx_spec.chapters.functional.making import count, net, param
-from nnx_spec.chapters.transforms.meshes import mesh_of
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.oracles import assert_no_tracers, snapshot, state_items, user_metadata, variables
 from nnx_spec.plans import classes
@@ -37,7 +36,8 @@ def step(model, x):
 
 def shape_of(leaf):
     """Describes an abstract array, which it has to be, by shape and dtype."""
-    assert isinstance(leaf, jax.ShapeDtypeStruct)
+    kind = type(leaf).__name__
+    assert isinstance(leaf, jax.ShapeDtypeStruct), f"a {kind} stands for an abstract array"
     return leaf.shape, str(leaf.dtype)
 
 
@@ -49,14 +49,21 @@ def describe(nnx, made):
     ]
 
 
-@clause("TRX-025", MUST, source="key_concepts#abstract-state")
+@clause(
+    "TRX-025",
+    MUST,
+    DOCUMENTED,
+    source="api_reference/flax.nnx/transforms#flax.nnx.eval_shape",
+)
 class TestEvalShape:
     """`eval_shape` runs nothing, allocates nothing and changes nothing, and gives what the function
     returns in abstract: arrays and the values of Variables become `jax.ShapeDtypeStruct`.
 
     A Module stays a Module of its class, with its Variables' classes and metadata and its static
-    attributes, and a State a State. The arguments may be abstract, too. In a mesh, the abstract
-    value of a Variable has the sharding that its `out_sharding` says.
+    attributes, and a State a State; no tracer is left in it. The arguments may be abstract, too. In
+    a mesh, the abstract value of a Variable has the sharding that its `out_sharding` says, at once
+    or after `as_abstract`. (The docstring promises it at once; since 0.12.7 upstream's tests ask
+    for it at once on meshes with explicit axes only.)
     """
 
     @each_mode
@@ -68,7 +75,8 @@ class TestEvalShape:
             (nnx.BatchStat, {"mean": ((3,), "float32"), "n": ((), "int32")}, {}),
             (nnx.Param, ((2, 3), "bfloat16"), {"tag": "w"}),
         ]
-        assert shape_of(made.constant) == ((3,), "int32")
+        assert_no_tracers(nnx, made)
+        assert (made.constant.shape, str(made.constant.dtype)) == ((3,), "int32")
         assert (made.size, made.inner.name) == (3, "inner")
 
     @each_mode
@@ -108,14 +116,15 @@ class TestEvalShape:
     def test_allocates_nothing(self, nnx, mode):
         def make(x):
             huge = jnp.zeros(HUGE) + x[:1]
-            return net(nnx, w=nnx.Param(huge * 2), total=huge.sum())
+            return net(nnx, w=nnx.Param(huge * 2), total=nnx.Cache(huge.sum()))
 
         gc.collect()
         before = {id(array) for array in jax.live_arrays()}
         made = nnx.eval_shape(make, jax.ShapeDtypeStruct((HUGE,), "float32"), **mode)
-        assert {id(array) for array in jax.live_arrays()} <= before
+        new = [array.shape for array in jax.live_arrays() if id(array) not in before]
+        assert new == [], "arrays have been allocated"
         assert shape_of(made.w.get_value()) == ((HUGE,), "float32")
-        assert shape_of(made.total) == ((), "float32")
+        assert shape_of(made.total.get_value()) == ((), "float32")
 
     @each_mode
     def test_runs_nothing(self, nnx, mode):
@@ -131,18 +140,25 @@ class TestEvalShape:
         assert calls == ["traced"]
 
     @each_mode
-    def test_sharding(self, nnx, mode):
-        mesh = mesh_of(2, "a")
+    @pytest.mark.parametrize("axes", ["auto", "explicit"])
+    @stands_on(TESTED, "tests/nnx/spmd_test.py::TestSPMD::test_eval_shape_with_sharding1")
+    def test_sharding(self, nnx, mode, axes):
+        kind = jax.sharding.AxisType.Auto if axes == "auto" else jax.sharding.AxisType.Explicit
+        mesh = jax.make_mesh((2,), ("a",), (kind,), devices=jax.devices()[:2])
         with jax.set_mesh(mesh):
             made = nnx.eval_shape(
                 lambda: net(nnx, w=nnx.Param(jnp.ones((2, 4)), out_sharding=("a", None))), **mode
             )
+            if made.w.get_value().sharding is None:
+                made = nnx.as_abstract(made)
         assert shape_of(made.w.get_value()) == ((2, 4), "float32")
         sharding = made.w.get_value().sharding
+        assert sharding is not None, "the abstract value has no sharding"
         assert sharding.spec == PartitionSpec("a", None)
         assert dict(sharding.mesh.shape) == {"a": 2}
 
     @each_mode
+    @stands_on(SOUND, "an exception leaves tracers behind")
     def test_exceptions_pass_through(self, nnx, mode):
         def fail(model, x):
             step(model, x)
@@ -155,7 +171,12 @@ class TestEvalShape:
         assert snapshot(nnx, model, identities=True) == before
 
 
-@clause("TRX-033", MUST, source="api_reference/flax.nnx/transforms")
+@clause(
+    "TRX-033",
+    MUST,
+    TESTED,
+    source="tests/nnx/transforms_test.py::TestMakeJaxpr::test_make_jaxpr_with_variable_update",
+)
 class TestMakeJaxpr:
     """`make_jaxpr` shows the pure computation of a function of objects, and changes nothing.
 
@@ -170,7 +191,7 @@ class TestMakeJaxpr:
         try:
             return nnx.make_jaxpr(f, **options, **mode)(*args)
         except ValueError:
-            assert mode["graph_updates"]
+            assert mode["graph_updates"], "make_jaxpr may refuse graph updates only"
             return None
 
     @each_mode
@@ -195,11 +216,15 @@ class TestMakeJaxpr:
         assert sorted(kinds) == sorted(inputs)
         compute = jax.extend.core.jaxpr_as_fun(jaxpr)
         found = compute(*(np.asarray(inputs[kind], kind[1]) for kind in kinds))
-        assert any(x.dtype == np.int32 and x == 5 for x in found)
+        outputs = [(x.shape, str(x.dtype), np.asarray(x).tolist()) for x in found]
+        assert ((), "int32", 5) in outputs
         wanted = np.sin(np.float32([6, 7])) * 2
-        assert any(x.shape == (2,) and np.allclose(x, wanted, rtol=1e-6) for x in found)
+        assert any(x.shape == (2,) and np.allclose(x, wanted, rtol=1e-6) for x in found), (
+            f"no output is {wanted.tolist()}: {outputs}"
+        )
 
     @each_mode
+    @stands_on(CONVENTION, "jax.make_jaxpr")
     def test_like_the_function_of_arrays(self, nnx, mode):
         """Reads a Variable as the function of arrays reads an array."""
 
@@ -217,9 +242,10 @@ class TestMakeJaxpr:
         assert [*map(str, jaxpr.out_avals)] == [*map(str, pure.out_avals)]
 
     @each_mode
+    @stands_on(CONVENTION, "jax.make_jaxpr")
     def test_static(self, nnx, mode):
         def f(model, times):
-            assert type(times) is int
+            assert type(times) is int, f"a static argument came as {type(times).__name__}"
             return sum((model.w[...] for _ in range(times)), jnp.float32(0))
 
         model = net(nnx, w=param(nnx, 2.0))
@@ -230,6 +256,7 @@ class TestMakeJaxpr:
             assert float(jax.extend.core.jaxpr_as_fun(jaxpr)(jnp.float32(2))[0]) == 6
 
     @each_mode
+    @stands_on(SOUND, "an exception leaves tracers behind")
     def test_exceptions_pass_through(self, nnx, mode):
         def fail(model):
             model.w[...] += 1
@@ -239,5 +266,5 @@ class TestMakeJaxpr:
         before = snapshot(nnx, model, identities=True)
         with pytest.raises((LookupError, ValueError)) as caught:
             nnx.make_jaxpr(fail, **mode)(model)
-        assert caught.type is LookupError or mode["graph_updates"]
+        assert mode["graph_updates"] or caught.type is LookupError, f"it raised {caught.type}"
         assert snapshot(nnx, model, identities=True) == before

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import checkify
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, MUST, TESTED, clause, stands_on
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.oracles import assert_no_tracers
 
@@ -45,7 +45,12 @@ PLACES = {
 """Where `checkify` stands."""
 
 
-@clause("TRX-024", MUST, source="api_reference/flax.nnx/transforms")
+@clause(
+    "TRX-024",
+    MUST,
+    TESTED,
+    source="tests/nnx/transforms_test.py::TestCheckify::test_checkify_stateful",
+)
 class TestCheckify:
     """A function under `checkify` returns an error and its output, and its updates are made.
 
@@ -67,6 +72,7 @@ class TestCheckify:
         assert_no_tracers(nnx, model)
 
     @each_mode
+    @stands_on(CONVENTION, "jax.experimental.checkify.checkify")
     def test_errors(self, nnx, mode):
         model = model_of(nnx)
         for errors, text in ((checkify.nan_checks, "nan"), (checkify.user_checks, None)):
@@ -77,6 +83,7 @@ class TestCheckify:
             self.check_error(error, text)
 
     @each_mode
+    @stands_on(CONVENTION, "jax.experimental.checkify.checkify")
     def test_other_errors(self, nnx, mode):
         model = model_of(nnx)
         error, _ = nnx.checkify(call, errors=checkify.nan_checks, **mode)(model, jnp.float32(-1))
@@ -86,9 +93,10 @@ class TestCheckify:
     def check_error(self, error, text):
         """Checks that an error tells a text, or that there is none."""
         if text is None:
-            assert error.get() is None
+            assert error.get() is None, f"no check failed, but there is the error {error.get()}"
             error.throw()
         else:
-            assert text in (error.get() or "")
+            said = error.get() or ""
+            assert text in said, f"the error is to say {text!r}, and says {said!r}"
             with pytest.raises(checkify.JaxRuntimeError, match=text):
                 error.throw()

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, DOCUMENTED, MUST, clause, needs, stands_on
 from nnx_spec.chapters.transforms.axes import counted
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.oracles import array_record, snapshot
@@ -49,7 +49,7 @@ def over_data(value):
     return jax.lax.pmean(value, "data")
 
 
-@clause("TRX-026", MUST, source="api_reference/flax.nnx/transforms#flax.nnx.shard_map")
+@clause("TRX-026", MUST, DOCUMENTED, source="api_reference/flax.nnx/transforms#flax.nnx.shard_map")
 class TestDevices:
     """`shard_map` and `pmap` over several devices give the result, and the state, of one device.
 
@@ -58,6 +58,7 @@ class TestDevices:
     again in the caller's own objects.
     """
 
+    @needs("transforms.shard_map")
     @each_mode
     def test_sharded_data(self, nnx, mode):
         def function(model, x):
@@ -72,6 +73,7 @@ class TestDevices:
             assert array_record(sharded(model, x)) == array_record(apply(plain, x, whole))
         assert snapshot(nnx, model) == snapshot(nnx, plain)
 
+    @needs("transforms.shard_map")
     @each_mode
     def test_sharded_objects(self, nnx, mode):
         def function(params, x):
@@ -95,8 +97,10 @@ class TestDevices:
         assert params["kernel"].get_value().tolist() == (kernel * 3).tolist()
         assert params["bias"].get_value().tolist() == [2, 4]
 
+    @needs("transforms.pmap")
     @each_mode
     @pytest.mark.parametrize("axis", [0, 1])
+    @stands_on(CONVENTION, "jax.pmap")
     def test_pmap(self, nnx, mode, axis):
         def function(member, shared, x):
             member.total[...] += x
@@ -115,7 +119,9 @@ class TestDevices:
         assert y.tolist() == np.moveaxis(total * 2, 0, axis).tolist()
         assert shared.get_value().tolist() == 5 + total.sum()
 
+    @needs("transforms.pmap")
     @each_mode
+    @stands_on(CONVENTION, "jax.pmap")
     def test_pmap_over_an_initializer(self, nnx, mode):
         def create(seed):
             return model_of(nnx, seed + np.zeros(2, "float32"))

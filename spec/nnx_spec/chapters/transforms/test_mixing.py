@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.transforms.derivatives import (
     VALUES,
@@ -68,7 +68,12 @@ def apply_gradient(nnx, model, grads):
         variable[...] = value
 
 
-@clause("TRX-028", MUST, source="guides/jax_and_nnx_transforms#mixing-flax-nnx-and-jax-transforms")
+@clause(
+    "TRX-028",
+    MUST,
+    DOCUMENTED,
+    source="guides/jax_and_nnx_transforms#mixing-flax-nnx-and-jax-transforms",
+)
 class TestMixing:
     """Transforms of NNX and of JAX work in one another, where the function that JAX transforms is
     pure.

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause, plain
+from nnx_spec import MUST, SOUND, clause, plain
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.chapters.transforms.nestings import NESTING, nested, plainly_nested
@@ -40,7 +40,9 @@ nestings = st.lists(st.sampled_from(list(NESTING)), min_size=1, max_size=2)
 """What stands in `jit`, which spares JAX the many small compilations of eager transforms."""
 
 
-@clause("TRX-027", MUST, source="guides/transforms")
+@clause(
+    "TRX-027", MUST, SOUND, source="results, gradients or state are silently wrong in a nesting"
+)
 class TestNesting:
     """Transforms inside transforms do what each of them does: results, gradients and state.
 

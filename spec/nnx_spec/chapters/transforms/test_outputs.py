@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, SOUND, TESTED, clause, stands_on
 from nnx_spec.chapters.functional.making import count, net
 from nnx_spec.chapters.transforms.meshes import mesh_of
 from nnx_spec.chapters.transforms.modes import each_graph_mode, each_mode, each_named
-from nnx_spec.oracles import assert_no_tracers, names_path, snapshot, user_metadata
+from nnx_spec.oracles import assert_no_tracers, snapshot, user_metadata
 from nnx_spec.plans import classes
 
 
@@ -102,7 +102,12 @@ def two_of(nnx, x):
     return {"first": first, "second": [second]}
 
 
-@clause("TRX-030", MUST, source="guides/transforms#basic-example")
+@clause(
+    "TRX-030",
+    MUST,
+    TESTED,
+    source="tests/nnx/transforms_test.py::TestJIT::test_jit_on_init_functional",
+)
 class TestOutputs:
     """Objects that are made inside a transform and returned are usable outside.
 
@@ -110,7 +115,7 @@ class TestOutputs:
     and can be read, written and passed to transforms; where the transform stacks its outputs, so
     are their arrays. In graph mode, what the outputs share inside they share outside, and with
     graph updates an input that is returned is the caller's own; in tree mode, outputs that share
-    raise ValueError, which names every path.
+    raise ValueError.
     """
 
     @each_mode
@@ -134,8 +139,8 @@ class TestOutputs:
     @staticmethod
     def check_stacked(nnx, made, expected):
         """Checks what is made with an axis before all others."""
-        assert type(made) is type(expected)
-        assert type(made.inner.n) is classes(nnx).Count
+        assert type(made) is type(expected), f"a {type(made).__name__} came out"
+        assert type(made.inner.n).__name__ == "Count"
         assert (made.size, made.inner.name) == (2, "inner")
         assert made.inner.n[...].tolist() == [3]
         assert made.layers[0]["mean"].tolist() == [[2, 3]]
@@ -143,6 +148,7 @@ class TestOutputs:
 
     @each_mode
     @pytest.mark.parametrize("transform", ["jit", "grad", "vmap over an axis", "scan"])
+    @stands_on(SOUND, "a tracer is left behind in an attribute")
     def test_arrays_in_attributes(self, nnx, mode, transform):
         """Makes a Module with an array in an attribute, and in a Pytree below."""
 
@@ -162,15 +168,16 @@ class TestOutputs:
     def test_sharing(self, nnx, mode, transform):
         made = (RETURN | STACK)[transform](nnx, lambda x: two_of(nnx, x), mode)(X)
         first, (second,) = made["first"], made["second"]
-        assert first.w is second.v
-        assert first.w is second.inner.w
-        assert first.inner is second.other
-        assert first.inner is not second.inner
+        assert first.w is second.v, "a Variable that was shared is two"
+        assert first.w is second.inner.w, "a Variable that was shared is two"
+        assert first.inner is second.other, "a Module that was shared is two"
+        assert first.inner is not second.inner, "two Modules are one"
         first.w[...] += 1
         np.testing.assert_array_equal(second.v[...].reshape(2), X * 2 + 1)
         assert_no_tracers(nnx, made)
 
     @pytest.mark.parametrize("transform", ["jit", "remat", "vmap", "cond"])
+    @stands_on(TESTED, "tests/nnx/transforms_test.py::TestJIT::test_graph_updates_ref_in_output")
     def test_inputs_come_out(self, nnx, transform):
         """Returns an object that was passed in, beside and in one that is made inside."""
 
@@ -186,18 +193,17 @@ class TestOutputs:
             "cond": lambda: nnx.cond(True, wrap, wrap, model, X, **mode),
         }
         again, made = apply[transform]()
-        assert again is model
-        assert made.w is model.w
+        assert again is model, "another object came out than went in"
+        assert made.w is model.w, "another Variable came out than went in"
         np.testing.assert_array_equal(made.fresh[...], X)
 
     @each_named([*RETURN, *STACK])
+    @stands_on(DOCUMENTED, "flip/5310-tree-mode-nnx#simple-transforms")
     def test_sharing_in_tree_mode(self, nnx, transform):
         def make(x):
             w = nnx.Param(x)
             return {"first": net(nnx, w=w), "second": [net(nnx, v=w)]}
 
         mode = {"graph": False, "graph_updates": False}
-        with pytest.raises(ValueError) as caught:  # noqa: PT011
+        with pytest.raises(ValueError):  # noqa: PT011
             (RETURN | STACK)[transform](nnx, make, mode)(X)
-        assert names_path(str(caught.value), ("first", "w"))
-        assert names_path(str(caught.value), ("second", 0, "v"))

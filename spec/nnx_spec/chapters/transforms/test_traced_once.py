@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import OURS, SHOULD, clause
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.transforms.counting import APPLY, Counted
 from nnx_spec.chapters.transforms.modes import case, each_mode
@@ -73,7 +73,12 @@ def expected(name, how):
     return functions.calls
 
 
-@clause("TRX-035", MUST, source="guides/transforms")
+@clause(
+    "TRX-035",
+    SHOULD,
+    OURS,
+    source="a call that is traced again costs seconds; JAX's namesakes remember such traces",
+)
 class TestTracedOnce:
     """Every transform calls the functions that it is given as often as its namesake in JAX does.
 
@@ -109,8 +114,8 @@ class TestTracedOnce:
             model = net(nnx, w=param(nnx, 3.0), inner=net(nnx, n=kind(jnp.int32(0))))
             APPLY[name](t, functions)(model, INPUTS[0])
             calls.append(max(functions.calls.values()))
-        assert calls[0] < calls[1]
-        assert calls[1] == calls[2]
+        assert calls[1] > calls[0], "another class of a Variable was not traced anew"
+        assert calls[2] == calls[1], "a structure that is known was traced again"
 
     @each_mode
     def test_nested(self, nnx, mode):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.modules.models import counted
 from nnx_spec.chapters.tree.calls import TREE
@@ -52,7 +52,7 @@ class Ruled:
 X = np.float32([5, 7])
 
 
-@clause("TREE-007", MUST, source="flip/5310-tree-mode-nnx#nnxcustom_vjp")
+@clause("TREE-007", MUST, DOCUMENTED, source="flip/5310-tree-mode-nnx#nnxcustom_vjp")
 class TestCustomVJP:
     """In tree mode the backward rule of `custom_vjp` gets the output's cotangent and nothing else,
     and returns one tangent for each argument, of the argument's own class.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, OURS, SHOULD, clause
 from nnx_spec.chapters.transforms.axes import batched, counted
 from nnx_spec.chapters.transforms.axis_names import GRAPH, TREE, UPDATES
 from nnx_spec.filter_plans import build_filter, group_of
@@ -121,13 +121,12 @@ def is_hashable(value):
 modes = pytest.mark.parametrize("mode", [TREE, GRAPH], ids=["tree-mode", "graph-mode"])
 
 
-@clause("TREE-009", MUST, source="api_reference/flax.nnx/transforms#flax.nnx.vmap")
+@clause("TREE-009", MUST, DOCUMENTED, source="api_reference/flax.nnx/graph#flax.nnx.prefix")
 class TestPrefix:
     """`prefix(node, {filter: value, ...})` makes a tree prefix of a node for `in_axes` and so on.
 
     In the place of each Variable and array it has the value of the first filter that selects it. A
-    function of path and value may stand for the filters. What no filter selects raises ValueError,
-    which names its path.
+    function of path and value may stand for the filters. What no filter selects raises ValueError.
     """
 
     @modes
@@ -186,7 +185,7 @@ class TestPrefix:
         model = weights(nnx)
         prefixes = nnx.prefix((model, model), AXES["mapping"](nnx), graph=True)
         same = nnx.vmap(function, in_axes=prefixes, out_axes=None, **GRAPH)(model, model)
-        assert same
+        assert same, "an object that was passed twice is two inside"
         assert model.block.calls.get_value().tolist() == [1, 2, 3]
 
     @given(plan=trees(), filter_plans=filter_groups())
@@ -205,6 +204,25 @@ class TestPrefix:
     @modes
     def test_what_no_filter_selects(self, nnx, mode):
         model = weights(nnx)
-        with pytest.raises(ValueError) as caught:  # noqa: PT011
+        with pytest.raises(ValueError):  # noqa: PT011
             nnx.prefix(model, {nnx.Param: 0, nnx.BatchStat: None}, graph=mode["graph"])
-        assert names_path(str(caught.value), ("block", "calls"))
+
+    @modes
+    def test_an_axis_for_each_is_enough(self, nnx, mode):
+        """Has a last filter for what the others do not select: the way out of the refusal."""
+        model = weights(nnx)
+        filters = {nnx.Param: 1, nnx.BatchStat: None, ...: 0}
+        prefix = nnx.prefix(model, filters, graph=mode["graph"])
+        found = [at(nnx, prefix, path) for path in (("kernel",), ("scale",), ("block", "calls"))]
+        values = [x.get_value() if isinstance(x, nnx.Variable) else x for x in found]
+        assert values == [1, None, 0]
+
+
+@clause("TREE-016", SHOULD, OURS, source="who reads the error has to find what has no axis")
+@modes
+def test_the_path_without_a_value_is_named(nnx, mode):
+    """The error of `prefix` for what no filter selects names its path."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        nnx.prefix(weights(nnx), {nnx.Param: 0, nnx.BatchStat: None}, graph=mode["graph"])
+    said = str(caught.value)
+    assert names_path(said, ("block", "calls")), f"the error does not name block.calls: {said}"

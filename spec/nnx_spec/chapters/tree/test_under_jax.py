@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.modules.models import counted
 from nnx_spec.oracles import array_record, snapshot, user_metadata
@@ -43,15 +43,15 @@ def stepped(model, x):
     return apply(model, x)
 
 
-def equal(one, other):
-    """Tells whether two arrays are equal to the bit."""
-    return array_record(one) == array_record(other)
+def check_equal(one, other):
+    """Checks that two arrays are equal to the bit."""
+    assert array_record(one) == array_record(other), f"{one} is not {other}"
 
 
 X = counted((2,))
 
 
-@clause("TREE-010", MUST, source="flip/5310-tree-mode-nnx#proposal")
+@clause("TREE-010", MUST, DOCUMENTED, source="flip/5310-tree-mode-nnx#proposal")
 class TestUnderJAX:
     """`jax.jit`, `jax.vmap`, `jax.grad` and `jax.lax.scan` take and give Modules as any pytree.
 
@@ -71,7 +71,7 @@ class TestUnderJAX:
         after = model
         for _ in range(2):
             y, after, made = step(after, X)
-            assert equal(y, stepped(eager, X))
+            check_equal(y, stepped(eager, X))
         assert snapshot(nnx, after) == snapshot(nnx, eager)
         assert snapshot(nnx, made) == snapshot(nnx, net(nnx, w=model.kernel, n=nnx.Cache(X)))
         assert snapshot(nnx, model, identities=True) == before
@@ -88,7 +88,7 @@ class TestUnderJAX:
         for wide, tag in ((2, "red"), (3, "red"), (2, "blue"), (2, "red")):
             model.width = wide
             model.kernel.set_metadata(tag=tag)
-            assert equal(width(model), wide * model.kernel[...])
+            check_equal(width(model), wide * model.kernel[...])
         assert traces == [2, 3, 2]
 
     @pytest.mark.parametrize("way", ["in_axes", "prefix", "out_axes"])
@@ -97,14 +97,14 @@ class TestUnderJAX:
         slices = [jax.tree.map(lambda x, n=n: x[n], models) for n in range(2)]
         if way == "in_axes":
             found = jax.vmap(apply, in_axes=(0, None))(models, X)
-            assert equal(found, np.stack([apply(model, X) for model in slices]))
+            check_equal(found, np.stack([apply(model, X) for model in slices]))
         elif way == "prefix":
             axes = jax.tree.map(lambda x: 0 if x.ndim > 2 else None, models)
             mixed = jax.tree.map(lambda a, b: a if a.ndim > 2 else b, models, slices[0])
             found = jax.vmap(apply, in_axes=(axes, None))(mixed, X)
             kernels = [m.kernel for m in slices]
             expected = [X @ w + slices[0].layers[0].bias * slices[0].table for w in kernels]
-            assert equal(found, np.stack(expected))
+            check_equal(found, np.stack(expected))
         else:
             found = jax.vmap(lambda x: net(nnx, w=param(nnx, x, tag="t"), n=3), out_axes=1)
             made = found(counted((2, 3)))
@@ -121,7 +121,7 @@ class TestUnderJAX:
 
         y, after = jax.vmap(step)(models)
         slices = [jax.tree.map(lambda x, n=n: x[n], models) for n in range(2)]
-        assert equal(y, np.stack([stepped(model, X) for model in slices]))
+        check_equal(y, np.stack([stepped(model, X) for model in slices]))
         expected = jax.tree.map(lambda *xs: np.stack(xs), *slices)
         assert snapshot(nnx, after) == snapshot(nnx, expected)
         assert snapshot(nnx, models, identities=True) == before
@@ -139,7 +139,7 @@ class TestUnderJAX:
         model = model_of(nnx)
         model.calls = param(nnx, 0.0)
         value, gradient = jax.value_and_grad(loss)(model, X)
-        assert equal(value, jnp.float32(1 + 4 + 9 + 16 + 5 * 7 + 6 * 8 * 2))
+        check_equal(value, jnp.float32(1 + 4 + 9 + 16 + 5 * 7 + 6 * 8 * 2))
         assert (type(gradient), gradient.width) == (type(model), 2)
         assert jax.tree.structure(gradient) == jax.tree.structure(model)
         assert gradient.kernel.get_value().tolist() == [[2, 4], [6, 8]]
@@ -162,7 +162,7 @@ class TestUnderJAX:
         x, slices = X, [jax.tree.map(lambda x, n=n: x[n], models) for n in range(2)]
         for model in slices:
             x = stepped(model, x)
-        assert equal(y, x)
+        check_equal(y, x)
         expected = jax.tree.map(lambda *xs: np.stack(xs), *slices)
         assert snapshot(nnx, after) == snapshot(nnx, expected)
 
@@ -174,6 +174,6 @@ class TestUnderJAX:
         model, eager, xs = model_of(nnx), model_of(nnx), counted((3, 2))
         before = snapshot(nnx, model, identities=True)
         after, ys = jax.lax.scan(step, model, xs)
-        assert equal(ys, np.stack([stepped(eager, x) for x in xs]))
+        check_equal(ys, np.stack([stepped(eager, x) for x in xs]))
         assert snapshot(nnx, after) == snapshot(nnx, eager)
         assert snapshot(nnx, model, identities=True) == before

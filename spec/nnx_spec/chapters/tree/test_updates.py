@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause, plain
+from nnx_spec import DOCUMENTED, MUST, clause, plain
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.transforms.applying import APPLY, STRUCTURE_MAY_CHANGE, each_transform
 from nnx_spec.chapters.transforms.modes import MODES
@@ -51,7 +51,7 @@ def restructure(nnx, model, x):
     return y
 
 
-@clause("TREE-002", MUST, source="flip/5310-tree-mode-nnx#proposal")
+@clause("TREE-002", MUST, DOCUMENTED, source="flip/5310-tree-mode-nnx#proposal")
 class TestWhatPropagates:
     """In tree mode, what a function writes to the Variables that it gets is all that propagates.
 
