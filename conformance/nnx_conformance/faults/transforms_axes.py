@@ -217,7 +217,7 @@ def _hide(nnx: Any, patch: pytest.MonkeyPatch, name: str, errors: Any, text: str
     replace_transform(nnx, patch, name, change)
 
 
-@fault(breaks="TRX-016 GRA-013")
+@fault(breaks="TRX-038 GRA-013")
 def vmap_does_not_say_where(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The errors of `vmap` for axes that do not fit name no argument."""
     _hide(nnx, patch, "vmap", ValueError, "the axes do not fit")

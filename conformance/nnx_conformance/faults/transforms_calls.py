@@ -10,6 +10,7 @@ import jax
 import pytest
 
 from nnx_conformance.faults import fault
+from nnx_conformance.faults.transforms_axes import replace_transform, variables_in
 
 Function = Callable[..., Any]
 
@@ -65,6 +66,23 @@ def shapes_that_differ_are_type_errors(nnx: Any, patch: pytest.MonkeyPatch) -> N
         return call
 
     replace(nnx, patch, "vmap", vmap)
+
+
+@fault(breaks="TRX-004")
+def compiled_functions_give_out_everything(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """What `jit` compiles has the values of all Variables among its outputs."""
+
+    def change(original: Any, function: Any, options: dict[str, Any]) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            output = function(*args, **kwargs)
+            for variable in variables_in(nnx, list(args)):
+                variable.set_value(jax.tree.map(lambda array: array.copy(), variable.get_value()))
+            return output
+
+        return original(call, **options)
+
+    replace_transform(nnx, patch, "jit", change)
 
 
 @fault(breaks="TRX-005")

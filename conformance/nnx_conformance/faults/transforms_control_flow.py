@@ -138,7 +138,7 @@ def fori_loop_counts_from_zero(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     _change_fori_loop(nnx, patch, change)
 
 
-@fault(breaks="TRX-019")
+@fault(breaks="TRX-040")
 def while_loop_does_not_say_where(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The error of `while_loop` for a carry that changes does not name the leaf."""
     original = nnx.while_loop

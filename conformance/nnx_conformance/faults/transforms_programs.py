@@ -207,7 +207,7 @@ def _renewed(nnx: Any, tree: Any) -> None:
         variable.set_value(jax.tree.map(lambda array: array.copy(), variable.get_value()))
 
 
-@fault(breaks="TRX-004")
+@fault(breaks="TRX-036")
 def grad_writes_all_variables(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """After `grad`, all Variables have new arrays, whether they were written to or not."""
 
@@ -219,7 +219,7 @@ def grad_writes_all_variables(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     _wrap(nnx, patch, "grad", outside)
 
 
-@fault(breaks="TRX-004")
+@fault(breaks="TRX-036")
 def changed_once_is_written_always(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The second call of a compiled function writes all Variables."""
     known: set[int] = set()

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.transforms.applying import APPLY, each_transform
 from nnx_spec.chapters.transforms.modes import each_mode
@@ -117,14 +117,19 @@ def model_of(nnx):
     return net(nnx, v=param(nnx, 10.0))
 
 
-@clause("TRX-007", MUST, source="guides/transforms#mutable-module-cannot-be-passed-by-closure")
+@clause(
+    "TRX-007",
+    MUST,
+    DOCUMENTED,
+    source="guides/transforms#mutable-module-cannot-be-passed-by-closure",
+)
 class TestCapturedObjects:
     """To change a Module or Variable that the function captured raises `TraceContextError`.
 
-    So it is in every transform, for Variables and for attributes, whatever is written, also where
-    an outer transform was given the object; it stays as it was, and can be changed where it
-    belongs. To read it is allowed. A function with a rule of its own, of `custom_vjp`, is traced
-    inside other transforms only.
+    So it is in every transform, for Variables and for attributes, whatever is written or taken
+    away, also where an outer transform was given the object; it stays as it was, and can be changed
+    where it belongs. To read it is allowed. A function with a rule of its own, of `custom_vjp`, is
+    traced inside other transforms only.
     """
 
     @each_transform(*TRACING)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.transforms.meshes import mesh_of
 from nnx_spec.chapters.transforms.modes import each_mode
@@ -55,7 +55,7 @@ def shardings():
     return NamedSharding(mesh, PartitionSpec("x")), NamedSharding(mesh, PartitionSpec())
 
 
-@clause("TRX-006", MUST, source="api_reference/flax.nnx/transforms")
+@clause("TRX-006", MUST, DOCUMENTED, source="api_reference/flax.nnx/transforms#flax.nnx.jit")
 class TestOptionsOfJit:
     """`jit` has JAX's options with JAX's meaning, and decorates functions, methods and partials.
 

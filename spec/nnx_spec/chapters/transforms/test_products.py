@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause, needs
+from nnx_spec import DOCUMENTED, MUST, clause, needs
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.transforms.derivatives import (
     VALUES,
@@ -45,7 +45,7 @@ def statistics_of(nnx):
     return net(nnx, sum=param(nnx, [0.0, 0.0, 0.0]), inner=net(nnx, calls=count(nnx, 3)))
 
 
-@clause("TRX-011", MUST, source="api_reference/flax.nnx/transforms")
+@clause("TRX-011", MUST, DOCUMENTED, source="api_reference/flax.nnx/transforms#flax.nnx.vjp")
 class TestProducts:
     """`vjp` and `jvp` agree with `jax.vjp` and `jax.jvp` on the arrays, and propagate state.
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.chapters.transforms.programs import DRAWS, STEPS, Program, programs
@@ -38,7 +38,7 @@ def identities(nnx, model):
     return [*map(id, nodes(nnx, model)), *map(id, variables(nnx, model))]
 
 
-@clause("TRX-002", MUST, source="guides/transforms#state-propagation")
+@clause("TRX-002", MUST, DOCUMENTED, source="guides/transforms#state-propagation")
 class TestJit:
     """A compiled function gives the results of the function and leaves the state that it leaves.
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.transforms.axes import counted
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.oracles import array_record, assert_no_tracers
@@ -49,7 +49,7 @@ def count_tanh(function, *args):
     return len(re.findall(r"= tanh\b", str(jax.make_jaxpr(function)(*args))))
 
 
-@clause("TRX-020", MUST, source="api_reference/flax.nnx/transforms#flax.nnx.remat")
+@clause("TRX-020", MUST, DOCUMENTED, source="api_reference/flax.nnx/transforms#flax.nnx.remat")
 class TestRemat:
     """A function under `remat` gives the same values and gradients, and its writes count once.
 

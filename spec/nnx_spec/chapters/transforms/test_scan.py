@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, DOCUMENTED, MUST, OURS, SHOULD, SOUND, clause, stands_on
 from nnx_spec.chapters.transforms.axes import (
     batched,
     counted,
@@ -16,7 +16,7 @@ from nnx_spec.chapters.transforms.axes import (
     stack,
     values_of,
 )
-from nnx_spec.chapters.transforms.modes import each_mode
+from nnx_spec.chapters.transforms.modes import each_mode, each_named
 from nnx_spec.oracles import array_record, assert_no_tracers, names_path, snapshot
 from nnx_spec.plans import classes
 
@@ -58,20 +58,26 @@ def holder(nnx, value):
 
 
 def step(carry, layer, shared, x):
-    """Reads and writes all three kinds of state: carried, of the layer, and shared."""
+    """Reads state that is carried, of the layer and shared, and writes to the first two."""
     y = layer.kernel * 2 + x + carry["x"]
     layer.kernel[...] = y
     layer.block.seen[...] += 1
-    shared.total[...] = shared.total * 2 + 1
     carry["net"].total[...] += y
     return {"net": carry["net"], "x": y - x}, y * shared.total
+
+
+def sharing_step(carry, layer, shared, x):
+    """Does the same, and writes to what all steps share."""
+    shared.total[...] = shared.total * 2 + 1
+    return step(carry, layer, shared, x)
 
 
 class Case:
     """The arguments of a scan, and what the same steps one after the other make of them."""
 
-    def __init__(self, nnx, loop):
+    def __init__(self, nnx, loop, step=step):
         self.nnx = nnx
+        self.step = step
         self.loop = loop
         self.layers = layers_of(nnx, loop)
         self.shared = holder(nnx, jnp.float32(1))
@@ -81,7 +87,7 @@ class Case:
     def scan(self, mode):
         """Scans; returns the last carry and the outputs."""
         scanned = self.nnx.scan(
-            step,
+            self.step,
             in_axes=(self.nnx.Carry, self.loop.layers, None, self.loop.x),
             out_axes=(self.nnx.Carry, self.loop.out),
             reverse=self.loop.reverse,
@@ -100,7 +106,7 @@ class Case:
         carry = self.carry
         for n in reversed(order) if loop.reverse else order:
             x = slice_of(self.x, loop.x, n)
-            carry, outputs[n] = step(carry, layers[n], self.shared, x)
+            carry, outputs[n] = self.step(carry, layers[n], self.shared, x)
         stacks = zip(*map(values_of, layers), strict=True)
         self.layers = model_of(self.nnx, *(stack(values, loop.layers) for values in stacks))
         return carry, stack([*outputs.values()], loop.out)
@@ -110,14 +116,15 @@ class Case:
         return snapshot(self.nnx, [self.layers, self.shared, self.carry["net"]])
 
 
-@clause("TRX-017", MUST, source="api_reference/flax.nnx/transforms#flax.nnx.scan")
+@clause("TRX-017", MUST, DOCUMENTED, source="api_reference/flax.nnx/transforms#flax.nnx.scan")
 class TestLoop:
     """`scan` equals the loop of its steps, one after the other, in outputs and in state.
 
-    State that has an axis is of the step: it goes in as slices and comes back stacked along that
-    axis. State that is carried, and state that is passed to all steps (None), is at each step what
-    the step before has left. `reverse` begins with the last slice, `length` is the number of steps
-    where no argument tells, and `unroll` changes nothing.
+    State that has an axis is of the step: it goes in as slices and comes back stacked along
+    that axis. State that is carried is at each step what the step before has left. So is state
+    that is passed to all steps (None), if it is written to; or else the write is refused.
+    `reverse` begins with the last slice, `length` is the number of steps where no argument
+    tells, and `unroll` changes nothing.
     """
 
     @each_mode
@@ -125,6 +132,21 @@ class TestLoop:
     def test_steps(self, nnx, mode, name):
         case, plain = Case(nnx, LOOPS[name]), Case(nnx, LOOPS[name])
         (carry, y), (plain_carry, plain_y) = case.scan(mode), plain.run()
+        assert array_record(y) == array_record(plain_y)
+        assert snapshot(nnx, carry) == snapshot(nnx, plain_carry)
+        assert case.state() == plain.state()
+
+    @each_mode
+    @pytest.mark.parametrize("name", ["leading axes", "reverse"])
+    @stands_on(SOUND, "a write to what all steps share is lost")
+    def test_writes_to_what_is_shared(self, nnx, mode, name):
+        case, plain = (Case(nnx, LOOPS[name], sharing_step) for _ in range(2))
+        before = case.state()
+        try:
+            (carry, y), (plain_carry, plain_y) = case.scan(mode), plain.run()
+        except (TypeError, ValueError):
+            assert case.state() == before
+            return
         assert array_record(y) == array_record(plain_y)
         assert snapshot(nnx, carry) == snapshot(nnx, plain_carry)
         assert case.state() == plain.state()
@@ -192,7 +214,7 @@ def values_of_layer(layer):
     return layer.kernel.get_value(), layer.mean.get_value(), key, stream.count.get_value()
 
 
-@clause("TRX-018", MUST, source="api_reference/flax.nnx/transforms#flax.nnx.scan")
+@clause("TRX-018", MUST, DOCUMENTED, source="api_reference/flax.nnx/transforms#flax.nnx.scan")
 class TestLayers:
     """`scan` over a stack of layers equals the layers one after the other.
 
@@ -221,6 +243,7 @@ class TestLayers:
             np.testing.assert_allclose(found, np.stack(wanted), rtol=0 if exact else 1e-5)
 
     @each_mode
+    @stands_on(CONVENTION, "jax.lax.scan")
     def test_traces(self, nnx, mode):
         few, many = (self.traces(nnx, mode, depth) for depth in DEPTHS)
         assert few == many < DEPTHS[1]
@@ -279,37 +302,73 @@ LOOPING = {"scan": _scan, "while_loop": _while_loop, "fori_loop": _fori_loop}
 """Ways to call a function of a carry again and again."""
 
 
-@clause("TRX-019", MUST, source="guides/transforms#graph-updates-propagation")
+each_loop = each_named(LOOPING, "loop")
+
+
+def changing_arrays(nnx, mode, loop, change):
+    """Carries arrays that change their types; returns the error's message."""
+    carry = {"alpha": jnp.float32(0), "beta": jnp.float32(0)}
+    with pytest.raises((TypeError, ValueError)) as caught:
+        LOOPING[loop](nnx, lambda c: CHANGES[change](nnx, c), carry, mode)
+    return str(caught.value)
+
+
+def changing_objects(nnx, mode, loop, change):
+    """Carries a Module that changes its structure; returns the message, and checks the Module."""
+
+    def body(net):
+        net.alpha[...] += 1
+        OBJECT_CHANGES[change](nnx, net)
+        return net
+
+    net = classes(nnx).Net()
+    net.alpha, net.beta = nnx.Param(jnp.float32(0)), nnx.BatchStat(jnp.float32(0))
+    before = snapshot(nnx, net)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        LOOPING[loop](nnx, body, net, mode)
+    assert snapshot(nnx, net) == before
+    assert_no_tracers(nnx, net)
+    return str(caught.value)
+
+
+@clause("TRX-019", MUST, CONVENTION, source="jax.lax.scan")
 class TestChangingCarries:
     """A carry whose structure, shapes or dtypes change from step to step raises an error.
 
-    The error, a TypeError or ValueError, names the leaf that changes, is missing or is new; the
-    caller's objects are unchanged.
+    It is a TypeError or ValueError; the caller's objects are unchanged.
     """
 
     @each_mode
     @pytest.mark.parametrize("change", CHANGES)
-    @pytest.mark.parametrize("loop", LOOPING)
+    @each_loop
     def test_arrays(self, nnx, mode, loop, change):
-        carry = {"alpha": jnp.float32(0), "beta": jnp.float32(0)}
-        with pytest.raises((TypeError, ValueError)) as caught:
-            LOOPING[loop](nnx, lambda c: CHANGES[change](nnx, c), carry, mode)
-        assert names_path(str(caught.value), ("gamma" if change == "extra" else "beta",))
+        changing_arrays(nnx, mode, loop, change)
 
     @each_mode
     @pytest.mark.parametrize("change", OBJECT_CHANGES)
-    @pytest.mark.parametrize("loop", LOOPING)
+    @each_loop
     def test_objects(self, nnx, mode, loop, change):
-        def body(net):
-            net.alpha[...] += 1
-            OBJECT_CHANGES[change](nnx, net)
-            return net
+        changing_objects(nnx, mode, loop, change)
 
-        net = classes(nnx).Net()
-        net.alpha, net.beta = nnx.Param(jnp.float32(0)), nnx.BatchStat(jnp.float32(0))
-        before = snapshot(nnx, net)
-        with pytest.raises((TypeError, ValueError)) as caught:
-            LOOPING[loop](nnx, body, net, mode)
-        assert names_path(str(caught.value), ("gamma" if change == "extra" else "beta",))
-        assert snapshot(nnx, net) == before
-        assert_no_tracers(nnx, net)
+
+@clause("TRX-040", SHOULD, OURS, source="an error names the leaf that is wrong")
+class TestChangesAreNamed:
+    """The error for a carry that changes names the leaf that changes, is missing or is new."""
+
+    @each_mode
+    @pytest.mark.parametrize("change", CHANGES)
+    @each_loop
+    def test_arrays(self, nnx, mode, loop, change):
+        self.check(change, changing_arrays(nnx, mode, loop, change))
+
+    @each_mode
+    @pytest.mark.parametrize("change", OBJECT_CHANGES)
+    @each_loop
+    def test_objects(self, nnx, mode, loop, change):
+        self.check(change, changing_objects(nnx, mode, loop, change))
+
+    @staticmethod
+    def check(change, message):
+        """Checks that a message names the leaf that a change is about."""
+        leaf = "gamma" if change == "extra" else "beta"
+        assert names_path(message, (leaf,)), f"{leaf} is not named in: {message}"

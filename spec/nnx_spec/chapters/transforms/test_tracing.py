@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.transforms.changes import (
     ALIKE,
@@ -87,7 +87,7 @@ def scalars_of(nnx, model):
     ]
 
 
-@clause("TRX-005", MUST, source="guides/transforms#graph-updates-propagation")
+@clause("TRX-005", MUST, CONVENTION, source="jax.jit")
 class TestTracing:
     """`jit` traces once for the same structure, shapes, dtypes and static values.
 

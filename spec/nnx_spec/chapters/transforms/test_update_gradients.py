@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause, plain
+from nnx_spec import MUST, SOUND, clause, plain
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.transforms.modes import each_mode
 from nnx_spec.chapters.transforms.programs import SMOOTH, programs
@@ -52,7 +52,7 @@ def differences(program):
     return derivatives, scale
 
 
-@clause("TRX-012", MUST, source="guides/transforms#state-propagation")
+@clause("TRX-012", MUST, SOUND, source="a derivative leaves out what was written")
 class TestWrites:
     """Differentiating through writes gives the derivative of the program without writes.
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, DOCUMENTED, MUST, OURS, SHOULD, clause, stands_on
 from nnx_spec.chapters.transforms.axes import (
     Axis,
     batched,
@@ -94,7 +94,7 @@ def records(arrays):
     return [*map(array_record, arrays)]
 
 
-@clause("TRX-013", MUST, source="guides/transforms#basic-example")
+@clause("TRX-013", MUST, DOCUMENTED, source="guides/transforms#basic-example")
 class TestAxes:
     """`vmap` equals a Python loop over the slices along `in_axes`, and a stack along `out_axes`.
 
@@ -187,7 +187,7 @@ def creator(nnx):
     return create
 
 
-@clause("TRX-014", MUST, source="guides/transforms#basic-example")
+@clause("TRX-014", MUST, DOCUMENTED, source="guides/transforms#basic-example")
 class TestInitializers:
     """`vmap` over a function that creates a Module gives one Module whose Variables are stacks.
 
@@ -225,7 +225,7 @@ WRITES = {
 """Ways to write to a scalar Variable what depends on a value."""
 
 
-@clause("TRX-015", MUST, source="guides/transforms#transforming-sub-states-lift-types")
+@clause("TRX-015", MUST, DOCUMENTED, source="guides/transforms#transforming-sub-states-lift-types")
 class TestBroadcast:
     """A Variable that is not mapped (None) is updated once with what is the same for all slices.
 
@@ -235,6 +235,7 @@ class TestBroadcast:
     @each_mode
     @pytest.mark.parametrize("write", WRITES)
     @pytest.mark.parametrize("nested", [False, True], ids=["Variable", "Module"])
+    @stands_on(CONVENTION, "jax.vmap")
     def test_batched_values(self, nnx, mode, write, nested):
         own = classes(nnx)
         shared = own.Count(jnp.float32(3))
@@ -288,12 +289,28 @@ HOLDERS = {
 """What may hold an array among arguments."""
 
 
-@clause("TRX-016", MUST, source="api_reference/flax.nnx/transforms#flax.nnx.vmap")
+each_mismatch = pytest.mark.parametrize(
+    ("first", "second"), [("array", "array"), ("Module", "array"), ("Variable", "Module")]
+)
+
+
+def mismatch(nnx, mode, first, second):
+    """Maps over sizes that differ; returns the error's message, and checks what it leaves."""
+    weights = HOLDERS[first](nnx, counted((SIZE,)))
+    batch = HOLDERS[second](nnx, counted((SIZE + 1,)))
+    before = snapshot(nnx, (weights, batch))
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        nnx.vmap(lambda weights, batch: None, **mode)(weights, batch)
+    assert snapshot(nnx, (weights, batch)) == before
+    return str(caught.value)
+
+
+@clause("TRX-016", MUST, DOCUMENTED, source="api_reference/flax.nnx/transforms#flax.nnx.vmap")
 class TestNamesAndSizes:
     """In a function that `vmap` maps, collectives work over the axis that `axis_name` names.
 
     `axis_size` gives its size where no argument does. Arguments of different sizes raise JAX's
-    ValueError, which names them.
+    ValueError.
     """
 
     @each_mode
@@ -333,15 +350,17 @@ class TestNamesAndSizes:
         assert (y.tolist(), v.get_value().tolist()) == ([7, 7, 7], 7)
 
     @each_mode
-    @pytest.mark.parametrize(
-        ("first", "second"), [("array", "array"), ("Module", "array"), ("Variable", "Module")]
-    )
+    @each_mismatch
+    @stands_on(CONVENTION, "jax.vmap")
     def test_mismatch(self, nnx, mode, first, second):
-        weights = HOLDERS[first](nnx, counted((SIZE,)))
-        batch = HOLDERS[second](nnx, counted((SIZE + 1,)))
-        before = snapshot(nnx, (weights, batch))
-        with pytest.raises(ValueError) as caught:  # noqa: PT011
-            nnx.vmap(lambda weights, batch: None, **mode)(weights, batch)
-        assert names_path(str(caught.value), ("weights",))
-        assert names_path(str(caught.value), ("batch",))
-        assert snapshot(nnx, (weights, batch)) == before
+        mismatch(nnx, mode, first, second)
+
+
+@clause("TRX-038", SHOULD, OURS, source="an error names the arguments that do not fit together")
+@each_mode
+@each_mismatch
+def test_sizes_that_differ_are_named(nnx, mode, first, second):
+    """The error of `vmap` for arguments of different sizes names them."""
+    message = mismatch(nnx, mode, first, second)
+    named = [name for name in ("weights", "batch") if names_path(message, (name,))]
+    assert named == ["weights", "batch"], message
