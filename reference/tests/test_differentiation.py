@@ -175,3 +175,19 @@ def test_inside_jit(mode):
     scale = Scale()
     assert train(scale, X).tolist() == [40.0, 60.0, 80.0]
     assert (scale.b[...], scale.mean[...]) == (4.0, 2.0)
+
+
+@pytest.mark.parametrize("mode", MODES[:2], ids=MODE_IDS[:2])
+@pytest.mark.parametrize("argnums", [0, 1, (0,)])
+def test_one_object_is_differentiated_everywhere_or_nowhere(mode, argnums):
+    def loss(one, other):
+        return (one.w[...] * other.w[...]).sum()
+
+    scale = Scale()
+    with pytest.raises(ValueError, match="one") as raised:
+        nnx.grad(loss, argnums=argnums, **mode)(scale, scale)
+    assert "other" in str(raised.value)
+    by_one, by_other = nnx.grad(loss, argnums=(0, 1), **mode)(scale, scale)
+    found = by_one.w if mode else by_one["w"]
+    assert found[...].tolist() == [4.0, 6.0, 8.0]
+    assert type(by_other) is type(by_one)

@@ -475,3 +475,13 @@ def test_call_splits_again():
     assert output is None
     towers = nnx.merge(graphdef, state)
     assert (int(towers["a"].count[...]), int(towers["b"].count[...])) == (0, 1)
+
+
+def test_parameters_may_have_any_name():
+    @nnx.jit(donate_argnums=(0,))
+    def add(donated, groups):
+        return donated[...] + groups[...]
+
+    one, other = nnx.Param(jnp.ones(2)), nnx.Param(jnp.ones(2))
+    assert add(one, other).tolist() == [2.0, 2.0]
+    assert add(groups=one, donated=other).tolist() == [2.0, 2.0]

@@ -84,6 +84,10 @@ class StatePrefix(Mapping[Filter, T], Generic[T]):
             " that selects it, or `...`"
         )
 
+    def map_prefix(self, path: Path, variable: Any) -> T:
+        """Returns what is said of a Variable at a path; see `of`."""
+        return self.of(path, variable)
+
     def __getitem__(self, selector: Filter) -> T:
         return self._said[self.filters.index(selector)]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -28,6 +28,8 @@ from nnx_reference.transforms.core import (
     is_object,
     leaf_number,
     open_tree,
+    reachable,
+    spell_root,
 )
 from nnx_reference.transforms.forms import variable_like
 from nnx_reference.variables import Param
@@ -85,8 +87,8 @@ def grad(
       gradient has the structure of the argument; a State stands for a node in graph mode with
       graph updates. For a sequence of positions it is a tuple. The function raises TypeError and
       ValueError where that of `jax.grad` does; ValueError if there is a DiffState without graph
-      updates and, in tree mode, if something is shared. If it raises, the caller's objects are
-      unchanged.
+      updates, if a Variable is to be differentiated with respect to at one place and not at another
+      and, in tree mode, if something is shared. If it raises, the caller's objects are unchanged.
     """
     function = value_and_grad(
         f,
@@ -165,6 +167,7 @@ class _Differentiation:
             for argnum in ([argnums] if isinstance(argnums, (int, DiffState)) else argnums)
         ]
         self.chosen = {number for argument in self.arguments for number in argument.chosen}
+        _check_aliases(inputs, self.arguments)
         self.outcome: Outcome
         self.value: Any
 
@@ -237,6 +240,7 @@ class Argument:
       arrays: the numbers of its leaves that are no objects, among the values of all arguments.
       graphdefs: the structure of each of its objects.
       leaves: for each of its objects, the number and the path of every chosen leaf.
+      first_root: the number of its first object among those of all arguments.
       as_states: whether the gradient of a node is a State.
     """
 
@@ -279,6 +283,7 @@ class Argument:
             ]
             for root, flat in enumerate(flats, roots)
         ]
+        self.first_root = roots
         self.as_states = as_states
 
     @property
@@ -309,6 +314,29 @@ class Argument:
         if self.as_states and graphdef.nodes:
             return from_flat_state(made)
         return unflatten(graphdef, [leaf for _, leaf in made])
+
+
+def _check_aliases(inputs: Inputs, arguments: Sequence[Argument]) -> None:
+    """Checks that what is differentiated with respect to is so at every place where it stands.
+
+    Raises:
+      ValueError: a Variable is at a place where it is not; the error names two places.
+    """
+    table, names = inputs.flat.graphdef, inputs.structure.object_names
+    first = len(inputs.values) - table.num_leaves
+    chosen: dict[int, dict[int, Path]] = {}
+    for argument in arguments:
+        for root, leaves in enumerate(argument.leaves, argument.first_root):
+            chosen.setdefault(root, {}).update({n: (root, *path) for n, path in leaves})
+    places = {n: path for paths in chosen.values() for n, path in paths.items()}
+    for number, path in reachable(table):
+        number += first
+        if number in places and number not in chosen.get(cast(int, path[0]), {}):
+            here, there = spell_root(names, places[number]), spell_root(names, path)
+            raise ValueError(
+                f"the function is differentiated with respect to {here}, and not to {there}, which"
+                " is the same Variable: choose both, or pass a copy at one of the places"
+            )
 
 
 def _count(tree: Any) -> tuple[int, int]:

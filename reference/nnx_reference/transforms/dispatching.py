@@ -245,12 +245,11 @@ class Compiled:
     def compile(self, plan: Plan, shardings: Placement | None) -> Callable[..., Any]:
         """Makes the function of values that is compiled for a plan."""
 
-        def run(
-            donated: list[Any], groups: list[Any], /, *args: Any, **kwargs: Any
-        ) -> tuple[Result, list[Any], Any]:
+        def run(*passed: Any, **kwargs: Any) -> tuple[Result, list[Any], Any]:
+            donated, groups, *args = passed
             values = plan.by_number([*donated, *chain(*groups)])
             before = plan.structure.rebuild(values)
-            filled, kwargs = fill(plan, args, kwargs, before.nodes[0])
+            filled, kwargs = fill(plan, tuple(args), kwargs, before.nodes[0])
             returned = unmarked(self.function())(*filled, **kwargs)
             run = plan.structure.compare(before, values, returned).carrying(plan.donated)
             carried, arrays = run.carried_values(), run.output.arrays(run.output.leaves)
