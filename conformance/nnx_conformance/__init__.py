@@ -22,6 +22,7 @@ Around it:
     proofs.py       the proof that every clause can fail
     faults/         the single defects that prove it
     cli.py          the command line
-    commands.py     the commands `run`, `list` and `show`
+    commands.py     the command `run`
+    listing.py      the commands `list`, `show` and `features`
     usage.py        what a user is told who uses it wrongly
 """

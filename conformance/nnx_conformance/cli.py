@@ -1,7 +1,7 @@
-"""The command line: `nnx-conformance run`, `list`, `show` and `faults`.
+"""The command line: `nnx-conformance run`, `list`, `show`, `features` and `faults`.
 
-Exit codes: 0 nothing unexpected; 1 a MUST or SHOULD clause fails, or something broke; 2 wrong use;
-3 a target could not be loaded, or nothing ran; 130 interrupted.
+Exit codes: 0 nothing unexpected; 1 a MUST fails, with `--strict` a SHOULD, or something broke;
+2 wrong use; 3 a target could not be loaded, or nothing ran; 130 interrupted.
 
 Other packages add commands through the entry-point group `nnx_conformance.commands`: each entry is
 a function that is given argparse's subparsers, adds one to them and sets its default `run`, a
@@ -19,10 +19,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nnx_conformance import commands, proofs, running
+from nnx_conformance import commands, listing, proofs, running
 from nnx_conformance.usage import Parser, UsageError, require_known, suggestion
 
 COMMANDS_GROUP = "nnx_conformance.commands"
+
+COMMANDS = (
+    commands.add_run,
+    listing.add_list,
+    listing.add_show,
+    listing.add_features,
+    proofs.add_faults,
+)
 
 
 def main(argv: Sequence[str] | None = None, *, spec: Path | None = None) -> int:
@@ -67,7 +75,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     version = importlib.metadata.version("nnx-conformance")
     parser.add_argument("--version", action="version", version=f"nnx-conformance {version}")
     subparsers: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (commands.add_run, commands.add_list, commands.add_show, proofs.add_faults):
+    for add in COMMANDS:
         add(subparsers)
     if not (argv and argv[0] in subparsers.choices):
         for entry in importlib.metadata.entry_points(group=COMMANDS_GROUP):

@@ -1,4 +1,4 @@
-"""Descriptions: what was tested, and on what."""
+"""Descriptions: what was tested and on what, and what a rule stands on."""
 
 from __future__ import annotations
 
@@ -49,6 +49,13 @@ def describe_environment() -> dict[str, Any]:
         "device": devices[0].device_kind,
         "devices": len(devices),
     }
+
+
+def grounds(basis: Any, source: str) -> dict[str, str | None]:
+    """Describes what a rule stands on: of what kind that is, where it is found, its address."""
+    from nnx_spec.sources import url
+
+    return {"basis": basis.value if basis else None, "source": source, "url": url(source)}
 
 
 def headline(description: Mapping[str, Any]) -> str:

@@ -1,6 +1,8 @@
 """Failures: what is told of a test that failed, so that a reader need not run it again.
 
-Nothing in the telling changes from run to run: addresses of objects are left out.
+Nothing in the telling changes from run to run: addresses of objects are left out. An assertion is
+asked to tell what was expected and what was found; `muteness` says what is wrong with one that
+does not.
 """
 
 from __future__ import annotations
@@ -10,7 +12,17 @@ import traceback
 from collections.abc import Collection
 from types import TracebackType
 
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+ADDRESS = re.compile(r"( at )?\b0x[0-9a-f]{6,}\b")
+"""An address as objects show it."""
+
+IDENTITY = re.compile(r"\b(?:9[34]\d{12}|1(?:39|40)\d{12})\b")
+"""An integer that `id` gives on a 64-bit system, where programs and libraries put their objects."""
+
+BARE = re.compile(r"assert (?:not )?\(?(?:(?:not )?(?:True|False|None)(?: and | or )?)+\)?")
+"""The first line of an assertion that shows nothing but a truth value."""
+
+WHERE = re.compile(r"\s*\+\s+where ")
+"""The beginning of a line in which pytest tells how it came to a value."""
 
 LINES = 12
 """How many lines of an exception's message are told."""
@@ -79,6 +91,33 @@ def traceback_of(error: BaseException, own: Collection[str]) -> str:
     return _steady("\n".join("".join(lines).splitlines()[-TAIL:]))
 
 
+def gist(message: str) -> str:
+    """Returns the first line of a message, and of a bare assertion how it came to its value."""
+    first, *rest = message.splitlines()
+    if BARE.fullmatch(first.removeprefix("AssertionError: ")):
+        return "\n".join([first, *list(filter(WHERE.match, rest))[:2]])
+    return first
+
+
+def muteness(error: BaseException) -> str | None:
+    """Says what is wrong with what a failed assertion tells, if anything is.
+
+    Returns:
+      the complaint; None of an error that is no assertion's, or of one that tells what was found.
+    """
+    error = principal(error)
+    if not isinstance(error, AssertionError):
+        return None
+    lines = str(error).splitlines() or [""]
+    told = [line for line in lines if not WHERE.match(line)]
+    if any(ADDRESS.search(line) or IDENTITY.search(line) for line in told):
+        return "shows an address"
+    reasons = [line for line in lines if WHERE.match(line) and "<generator object" not in line]
+    if not lines[0] or (BARE.fullmatch(lines[0]) and not reasons):
+        return f"says only {lines[0]!r}"
+    return None
+
+
 def _package(entry: TracebackType) -> str:
     return str(entry.tb_frame.f_globals.get("__name__", "")).split(".")[0]
 
@@ -88,4 +127,5 @@ def _is_fixture(line: str) -> bool:
 
 
 def _steady(text: str) -> str:
-    return ADDRESS.sub("", text)
+    text = ADDRESS.sub(lambda found: "" if found[1] else "0x...", text)
+    return IDENTITY.sub("<id>", text)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nnx_spec.features import FEATURES, GROUPS, OPTIONAL, above
+from nnx_spec.features import FEATURES, GROUPS, NAMES, OPTIONAL, above
 
 DECLARATION = "__nnx_features__"
 """Where a target declares its features."""
@@ -72,11 +72,7 @@ def probe(nnx: Any, overrides: Mapping[str, bool] | None = None) -> dict[str, An
     Raises:
       FeatureError: the declaration or `overrides` has a name that is no feature.
     """
-    told = _told(declared(nnx), overrides or {})
-    if unknown := told.keys() - FEATURES.keys() - GROUPS.keys():
-        raise FeatureError(
-            f"{', '.join(sorted(unknown))}: no such feature; there are {', '.join(FEATURES)}"
-        )
+    told = _checked(nnx, overrides)
     answers: dict[str, Answer] = {}
     for name in sorted(FEATURES, key=lambda name: len(list(above(name)))):
         answers[name] = _said(name, told) or _denied_above(name, answers) or _claimed(nnx, name)
@@ -88,6 +84,17 @@ def features_of(answers: Mapping[str, Answer]) -> set[str]:
     return {name for name, answer in answers.items() if answer.has}
 
 
+def denied_names(nnx: Any, overrides: Mapping[str, bool] | None = None) -> dict[str, str]:
+    """Returns the names of the areas that the target or the user denies, each with its area.
+
+    Raises:
+      FeatureError: as `probe` does.
+    """
+    told = _checked(nnx, overrides)
+    denied = [area for area in NAMES if (said := _said(area, told)) is not None and not said.has]
+    return {name: area for area in denied for name in NAMES[area]}
+
+
 def declared(nnx: Any) -> dict[str, bool]:
     """Returns the features on which a target declares itself."""
     declaration = getattr(nnx, DECLARATION, None)
@@ -96,6 +103,16 @@ def declared(nnx: Any) -> dict[str, bool]:
     if isinstance(declaration, Mapping):
         return {name: bool(has) for name, has in declaration.items()}
     return dict.fromkeys(OPTIONAL, False) | dict.fromkeys(declaration, True)
+
+
+def _checked(nnx: Any, overrides: Mapping[str, bool] | None) -> dict[str, Answer]:
+    """Returns what the target and the user say, if it is about features that there are."""
+    told = _told(declared(nnx), overrides or {})
+    if unknown := told.keys() - FEATURES.keys() - GROUPS.keys():
+        raise FeatureError(
+            f"{', '.join(sorted(unknown))}: no such feature; there are {', '.join(FEATURES)}"
+        )
+    return told
 
 
 def _told(declared: Mapping[str, bool], given: Mapping[str, bool]) -> dict[str, Answer]:

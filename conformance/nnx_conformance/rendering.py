@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
@@ -11,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from nnx_conformance.describe import headline
+from nnx_conformance.failures import gist
 from nnx_conformance.outcomes import Outcome
-from nnx_conformance.results import ClauseResult, Results
+from nnx_conformance.results import BROKEN, ClauseResult, Results, rank
 from nnx_conformance.running import Watcher
 
 STYLES = {
@@ -65,15 +67,17 @@ def _lines(name: str, out: Console, unit: str) -> Meter:
         reached = 10 * done // total if total else 0
         if reached > tenths:
             tenths = reached
-            parts = [f"{name}: {10 * reached:3d}%", f"{done} of {total} {unit}", news]
+            parts = [f"{name}: {10 * reached:3d}%", f"{done:,} of {total:,} {unit}", news]
             out.print(", ".join(filter(None, parts)), soft_wrap=True)
 
     return show
 
 
 def _news(results: Results) -> str:
-    count = len(results.deviations)
-    return f"{count} clause{'s' if count > 1 else ''} deviating" if count else ""
+    parts = [(len(results.deviations), "deviating"), (len(results.advice), "giving advice")]
+    return ", ".join(
+        f"{count} clause{'s' if count > 1 else ''} {what}" for count, what in parts if count
+    )
 
 
 def show(runs: Sequence[Results], titles: Mapping[str, str], out: Console) -> None:
@@ -88,9 +92,13 @@ def show(runs: Sequence[Results], titles: Mapping[str, str], out: Console) -> No
     for results in ran:
         if results.description is not None:
             out.print(headline(results.description), soft_wrap=True)
-    if shown := [results for results in ran if results.clauses]:
+    shown = [results for results in ran if results.clauses]
+    if shown:
         out.print()
         out.print(_table(shown, titles))
+        _show_standing(shown, out)
+    for results in shown:
+        _show_views(results, out)
     for results in ran:
         _show_failures(results, out)
         for error in results.errors:
@@ -111,7 +119,7 @@ def _table(runs: Sequence[Results], titles: Mapping[str, str]) -> Table:
     table.add_column("")
     for results in runs:
         table.add_column(results.name)
-    chapters = {clause.chapter: None for results in runs for clause in results.clauses.values()}
+    chapters = {clause.chapter: None for results in runs for clause in results.counted}
     for chapter in (
         *(name for name in titles if name in chapters),
         *(chapters.keys() - titles.keys()),
@@ -134,30 +142,72 @@ def _counts(results: Results, chapter: str | None = None) -> Text:
     return Text(", ").join(parts)
 
 
+def _show_standing(runs: Sequence[Results], out: Console) -> None:
+    """Shows how many clauses fail or break, by level and by what they stand on."""
+    counts = [results.standing() for results in runs]
+    rows = {
+        row: [_failing(count.get(row, Counter())) for count in counts]
+        for row in sorted({row for count in counts for row in count}, key=rank)
+    }
+    table = Table(show_edge=False, pad_edge=False)
+    for heading in ("failing", "", *(results.name for results in runs)):
+        table.add_column(heading)
+    for (level, basis), cells in rows.items():
+        if any(not cell.startswith("0 ") for cell in cells):
+            table.add_row(level, basis, *cells)
+    if table.row_count:
+        out.print()
+        out.print(table)
+
+
+def _failing(counts: Counter[Outcome]) -> str:
+    return f"{sum(counts[outcome] for outcome in BROKEN):,} of {counts.total():,}"
+
+
+def _show_views(results: Results, out: Console) -> None:
+    parts = [
+        f"{view.id} {len(results.failing(view)):,} of {len(results.gathered(view)):,} clauses fail"
+        for view in results.views
+    ]
+    if parts:
+        out.print(f"views of {results.name}: {', '.join(parts)}", soft_wrap=True)
+
+
 def _show_failures(results: Results, out: Console) -> None:
-    for clause in results.clauses.values():
-        if clause.outcome in (Outcome.FAIL, Outcome.ERROR):
+    for clause in results.counted:
+        if clause.outcome in BROKEN:
             out.print()
-            _show_failure(results.name, clause, out)
+            _show_failure(results, clause, out)
 
 
-def _show_failure(name: str, clause: ClauseResult, out: Console) -> None:
+def _show_failure(results: Results, clause: ClauseResult, out: Console) -> None:
     style = STYLES[clause.outcome]
+    grounds = clause.broken_grounds
+    standing = [clause.level, *dict.fromkeys(one["basis"] for one in grounds if one["basis"])]
+    advice = clause.outcome is Outcome.FAIL and not results.decides(clause)
     out.print(
         Text.assemble(
-            (f"{clause.id} {clause.outcome.value}", f"bold {style}"), f" on {name} ({clause.level})"
+            (f"{clause.id} {clause.outcome.value}", f"bold {style}"),
+            f" on {results.name} ({', '.join(standing)}{'; advice' if advice else ''})",
         ),
         soft_wrap=True,
     )
     out.print(f"  {clause.rule}", soft_wrap=True)
+    for one in grounds:
+        address = f" ({one['url']})" if one["url"] else ""
+        out.print(f"  source: {one['source']}{address}", soft_wrap=True)
     failure = clause.failure
     if failure is None:
         return
-    broken = sum(outcome in (Outcome.FAIL, Outcome.ERROR) for outcome in clause.tests.values())
-    out.print(f"  {broken} of {len(clause.tests)} tests, such as {failure['test']}", soft_wrap=True)
+    counts = f"{len(clause.broken):,} of {_tests(len(clause.tests))}"
+    out.print(f"  {counts}, such as {failure['test']}", soft_wrap=True)
     if failure["example"]:
         out.print(_indent(failure["example"]), soft_wrap=True)
-    out.print(Text(_indent(failure["error"].splitlines()[0]), style=style), soft_wrap=True)
+    out.print(Text(_indent(gist(failure["error"])), style=style), soft_wrap=True)
+
+
+def _tests(count: int) -> str:
+    return f"{count:,} test{'s' if count != 1 else ''}"
 
 
 def _indent(text: str) -> str:
@@ -173,9 +223,10 @@ def _verdict(results: Results) -> Text:
         else "broken off after "
     )
     counts = (
-        f"{results.done} of {results.total} tests"
+        f"{results.done:,} of {_tests(results.total)}"
         if not results.finished
-        else f"{results.total} tests"
+        else _tests(results.total)
     )
-    ending = "nothing ran" if results.total == 0 else _news(results) or "no clause deviating"
-    return Text(f"{results.name}: {state}{counts} in {results.seconds:.1f} s, {ending}")
+    ending = ["no clause deviating"] if not results.deviations else []
+    ending = ["nothing ran"] if results.total == 0 else [*ending, *filter(None, [_news(results)])]
+    return Text(f"{results.name}: {state}{counts} in {results.seconds:.1f} s, {', '.join(ending)}")

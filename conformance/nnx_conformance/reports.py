@@ -1,6 +1,6 @@
 """Reports: results as JSON, in a versioned format, and as JUnit XML.
 
-The format is `report_1.schema.json`. One target gives one report, several give `{"schema": ...,
+The format is `report_2.schema.json`. One target gives one report, several give `{"schema": ...,
 "reports": [...]}`.
 """
 
@@ -19,12 +19,12 @@ from xml.etree import ElementTree
 from nnx_conformance.outcomes import Outcome
 from nnx_conformance.results import ClauseResult, Results
 
-SCHEMA = "nnx-conformance/report/1"
+SCHEMA = "nnx-conformance/report/2"
 
 
 def schema() -> dict[str, Any]:
     """Returns the JSON Schema that every report conforms to."""
-    text = (resources.files("nnx_conformance") / "report_1.schema.json").read_text()
+    text = (resources.files("nnx_conformance") / "report_2.schema.json").read_text()
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 
@@ -39,15 +39,16 @@ def report(results: Results) -> dict[str, Any]:
     """Returns the report on one run, of plain JSON values."""
     unknown: dict[str, Any] = {"name": results.name, "version": None, "features": []}
     description = results.description or {"target": unknown, "environment": None}
-    clauses = [clause_record(clause) for clause in results.clauses.values()]
     return {
         "schema": SCHEMA,
         "target": description["target"],
         "environment": description["environment"],
+        "strict": results.strict,
         "incomplete": not results.finished,
         "unloadable": results.unloadable,
         "errors": results.errors,
-        "clauses": clauses,
+        "clauses": [clause_record(clause) for clause in results.counted],
+        "views": [view_record(view, results) for view in results.views],
         "summary": summary(results),
     }
 
@@ -58,14 +59,31 @@ def clause_record(clause: ClauseResult) -> dict[str, Any]:
         "id": clause.id,
         "chapter": clause.chapter,
         "level": clause.level,
+        "basis": clause.basis,
         "rule": clause.rule,
         "source": clause.source,
+        "url": clause.url,
         "outcome": clause.outcome.value,
         "reason": clause.reason,
+        "broken": len(clause.broken),
         "tests": [
-            {"name": name, "outcome": outcome.value} for name, outcome in clause.tests.items()
+            {"name": name, "outcome": outcome.value, **clause.grounds.get(name, {})}
+            for name, outcome in clause.tests.items()
         ],
         "failures": clause.failures,
+    }
+
+
+def view_record(view: ClauseResult, results: Results) -> dict[str, Any]:
+    """Returns a view's part of a report: figures only, as its tests are those of clauses."""
+    return {
+        "id": view.id,
+        "chapter": view.chapter,
+        "rule": view.rule,
+        "clauses": len(results.gathered(view)),
+        "failing": results.failing(view),
+        "tests": len(view.tests),
+        "broken": len(view.broken),
     }
 
 
@@ -73,10 +91,19 @@ def summary(results: Results) -> dict[str, Any]:
     """Returns a report's figures."""
     counts = results.count()
     return {
-        "clauses": len(results.clauses),
+        "clauses": len(results.counted),
         "tests": results.total,
         **{outcome.value: counts[outcome] for outcome in Outcome},
+        "standing": [
+            {
+                "level": level,
+                "basis": basis or None,
+                **{outcome.value: count[outcome] for outcome in Outcome},
+            }
+            for (level, basis), count in results.standing().items()
+        ],
         "deviations": len(results.deviations),
+        "advice": len(results.advice),
         "exit_code": results.exit_code,
         "seconds": round(results.seconds, 3),
     }
@@ -101,7 +128,7 @@ def write_junit(path: Path, runs: Sequence[Results]) -> None:
 def _suite(results: Results) -> ElementTree.Element:
     suite = ElementTree.Element("testsuite", name=results.name, time=f"{results.seconds:.3f}")
     tally = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
-    for clause in results.clauses.values():
+    for clause in results.counted:
         for name, outcome in clause.tests.items():
             suite.append(_case(clause, name, outcome))
             tally["tests"] += 1

@@ -10,8 +10,8 @@ from typing import Any
 from nnx_conformance.events import Event
 from nnx_conformance.outcomes import Outcome, join
 
-BINDING = ("MUST", "SHOULD")
-"""The levels at which a failing clause is a deviation."""
+BROKEN = (Outcome.FAIL, Outcome.ERROR)
+"""What a test that did not hold comes out as."""
 
 
 @dataclass
@@ -23,7 +23,11 @@ class ClauseResult:
       chapter: its chapter's letters.
       level: MUST, SHOULD or MAY.
       rule: the rule in one sentence.
-      source: the address of the document that states it.
+      basis: what kind of thing the rule stands on; None if that is not said.
+      source: where that is found.
+      url: the address of the source, if it has one.
+      view: whether it gathers tests of other clauses: it is shown, and not counted.
+      grounds: `basis`, `source` and `url` of those tests that stand on something else.
       tests: the outcome of each of its tests, by name; UNFINISHED before it is known.
       failures: one record for each phase of a test that failed or broke, as reports hold them.
       reason: why the clause is unsupported, if it is.
@@ -33,7 +37,11 @@ class ClauseResult:
     chapter: str
     level: str
     rule: str
+    basis: str | None
     source: str
+    url: str | None
+    view: bool
+    grounds: dict[str, dict[str, str | None]]
     tests: dict[str, Outcome]
     failures: list[dict[str, Any]] = field(default_factory=list)
     reason: str | None = None
@@ -44,10 +52,16 @@ class ClauseResult:
         return join(self.tests.values())
 
     @property
-    def deviates(self) -> bool:
-        """Whether the outcome makes the run fail."""
-        broken = self.outcome is Outcome.FAIL and self.level in BINDING
-        return broken or self.outcome is Outcome.ERROR
+    def broken(self) -> list[str]:
+        """The tests that failed or broke."""
+        return [name for name, outcome in self.tests.items() if outcome in BROKEN]
+
+    @property
+    def broken_grounds(self) -> list[dict[str, str | None]]:
+        """What the tests that failed or broke stand on, each of it once."""
+        own = {"basis": self.basis, "source": self.source, "url": self.url}
+        found = [self.grounds.get(name, own) for name in self.broken]
+        return [one for n, one in enumerate(found) if one not in found[:n]]
 
     @property
     def failure(self) -> dict[str, Any] | None:
@@ -61,6 +75,7 @@ class Results:
 
     Attributes:
       name: the target as it was asked for.
+      strict: whether a SHOULD decides as a MUST does.
       description: what it is and what it runs on, once that is known.
       unloadable: why it could not be loaded, if so.
       clauses: the clauses under test, by id.
@@ -71,6 +86,7 @@ class Results:
     """
 
     name: str
+    strict: bool = False
     description: dict[str, Any] | None = None
     unloadable: str | None = None
     clauses: dict[str, ClauseResult] = field(default_factory=dict)
@@ -92,9 +108,37 @@ class Results:
         return len(self._decided)
 
     @property
+    def counted(self) -> list[ClauseResult]:
+        """The clauses under test that are no views."""
+        return [clause for clause in self.clauses.values() if not clause.view]
+
+    @property
+    def views(self) -> list[ClauseResult]:
+        """The clauses that gather tests of others."""
+        return [clause for clause in self.clauses.values() if clause.view]
+
+    @property
     def deviations(self) -> list[ClauseResult]:
-        """The clauses that make the run fail."""
-        return [clause for clause in self.clauses.values() if clause.deviates]
+        """The clauses that make the run fail: errors, and failures that decide."""
+        return [
+            clause
+            for clause in self.counted
+            if (outcome := clause.outcome) is Outcome.ERROR
+            or (outcome is Outcome.FAIL and self.decides(clause))
+        ]
+
+    @property
+    def advice(self) -> list[ClauseResult]:
+        """The clauses that fail and decide nothing."""
+        return [
+            clause
+            for clause in self.counted
+            if clause.outcome is Outcome.FAIL and not self.decides(clause)
+        ]
+
+    def decides(self, clause: ClauseResult) -> bool:
+        """Tells whether the run fails if a clause does."""
+        return clause.level == "MUST" or (self.strict and clause.level == "SHOULD")
 
     @property
     def exit_code(self) -> int:
@@ -108,8 +152,29 @@ class Results:
     def count(self, chapter: str | None = None) -> Counter[Outcome]:
         """Counts the clauses, or one chapter's, by outcome."""
         return Counter(
-            clause.outcome for clause in self.clauses.values() if chapter in (None, clause.chapter)
+            clause.outcome for clause in self.counted if chapter in (None, clause.chapter)
         )
+
+    def standing(self) -> dict[tuple[str, str], Counter[Outcome]]:
+        """Counts the clauses by outcome for each level and basis, in the order of both."""
+        counts: dict[tuple[str, str], Counter[Outcome]] = {}
+        for clause in self.counted:
+            counts.setdefault((clause.level, clause.basis or ""), Counter())[clause.outcome] += 1
+        return dict(sorted(counts.items(), key=lambda entry: rank(entry[0])))
+
+    def gathered(self, view: ClauseResult) -> dict[str, list[str]]:
+        """Returns the tests that a view gathers, by the clause that each is part of."""
+        tests: dict[str, list[str]] = {}
+        for test in view.tests:
+            for id in self._clauses_of[test]:
+                if not self.clauses[id].view:
+                    tests.setdefault(id, []).append(test)
+        return tests
+
+    def failing(self, view: ClauseResult) -> list[str]:
+        """Lists the clauses of which a view gathers a test that failed or broke."""
+        broken = set(view.broken)
+        return [id for id, tests in self.gathered(view).items() if broken.intersection(tests)]
 
     def take(self, event: Event) -> None:
         """Takes an event of the session in."""
@@ -150,6 +215,19 @@ class Results:
             clause.reason = event.get("reason", clause.reason)
             if "failure" in event:
                 clause.failures.append({"outcome": outcome.value, **event["failure"]})
+
+
+def rank(standing: tuple[str, str]) -> tuple[int, int]:
+    """Ranks a level and a basis, the most binding first, for sorting."""
+    from nnx_spec.clauses import Level
+    from nnx_spec.sources import Basis
+
+    level, basis = standing
+    bases = [known.value for known in Basis]
+    return (
+        [known.value for known in Level].index(level),
+        bases.index(basis) if basis in bases else len(bases),
+    )
 
 
 def _simplicity(failure: dict[str, Any]) -> tuple[bool, int]:

@@ -40,6 +40,7 @@ class Options:
       jobs: the number of worker processes.
       features: features to take as given.
       spec: the folder that holds the clauses.
+      strict: whether a SHOULD decides as a MUST does.
     """
 
     select: Sequence[str] = ()
@@ -47,6 +48,7 @@ class Options:
     jobs: int = 1
     features: Mapping[str, bool] = field(default_factory=dict)
     spec: Path = field(default_factory=installed_spec)
+    strict: bool = False
 
 
 def run(name: str, options: Options, watch: Watcher) -> Results:
@@ -59,7 +61,7 @@ def run(name: str, options: Options, watch: Watcher) -> Results:
       options: how to run.
       watch: called with the results whenever there is news.
     """
-    results = Results(name)
+    results = Results(name, strict=options.strict)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="nnx-conformance-") as folder:
         stream, log = Path(folder, "events"), Path(folder, "log")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 import pytest
 
 from nnx_conformance import events, faults, targets
-from nnx_conformance.describe import describe, headline
+from nnx_conformance.describe import describe, grounds, headline
 from nnx_conformance.failures import failure
-from nnx_conformance.features import features_of, probe
+from nnx_conformance.features import FeatureError, denied_names, features_of, probe
 from nnx_conformance.isolation import in_own_thread
 from nnx_conformance.outcomes import Outcome, judge
 from nnx_conformance.plugin import clauses_of, needs_of, parameters_of
@@ -51,8 +52,17 @@ class Session:
             require_known("fault", [self.fault], faults.load())
 
     def selects(self, id: str) -> bool:
-        """Tells whether a clause, or its chapter, is among those to be tested."""
-        return self.selection is None or bool(self.selection & {id, id.split("-")[0]})
+        """Tells whether a clause is among those to be tested.
+
+        It is if it is selected, or its chapter; a view, if the chapter is from which it gathers.
+        """
+        from nnx_spec.clauses import REGISTRY
+
+        if self.selection is None:
+            return True
+        clause = REGISTRY.get(id)
+        view = clause.gathers if clause is not None else None
+        return bool(self.selection & {id, view.chapter if view else id.split("-")[0]})
 
     def emit(self, event: str, **data: Any) -> None:
         """Tells whoever follows the session, if anybody does."""
@@ -63,6 +73,7 @@ class Session:
         """Loads the target, with the fault in it if one is named; once."""
         if self.target is None:
             self.target = open_target(self.name, self.fault, self.patch)
+            _deny(self.target, self.overrides)
         return self.target
 
     def describe(self) -> dict[str, Any]:
@@ -133,25 +144,14 @@ class Session:
         if not (self.leads and self.events):
             return
         from nnx_spec.clauses import REGISTRY
-        from nnx_spec.sources import url
 
-        tests: dict[str, list[str]] = {}
+        tests: dict[str, list[pytest.Item]] = {}
         for item in session.items:
-            for id in filter(self.selects, clauses_of(item)):
-                tests.setdefault(id, []).append(item.nodeid)
-        clauses = [
-            {
-                "id": id,
-                "chapter": clause.chapter,
-                "level": clause.level.value,
-                "rule": clause.sentence,
-                "source": url(clause.source),
-                "tests": tests[id],
-            }
-            for id, clause in REGISTRY.items()
-            if id in tests
-        ]
-        self.emit("collection", clauses=clauses)
+            own, *views = clauses_of(item) or [""]
+            for id in [own, *filter(self.selects, views)]:
+                tests.setdefault(id, []).append(item)
+        told = [clause_of(clause, tests[id]) for id, clause in REGISTRY.items() if id in tests]
+        self.emit("collection", clauses=told)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Tells of modules that cannot be collected."""
@@ -203,6 +203,22 @@ class Session:
             self.emit("test", test=report.nodeid, seconds=report.duration, **given)
 
 
+def _deny(target: targets.Target, overrides: Mapping[str, bool]) -> None:
+    """Makes tests unsupported that use a name of an area which the target denies.
+
+    Raises:
+      TargetError: the target declares an unknown feature.
+    """
+    try:
+        denied = denied_names(target, overrides)
+    except FeatureError as error:
+        raise targets.TargetError(f"target {target._name!r} cannot run: {error}") from error
+    target._denied = {
+        name: functools.partial(Unsupported, f"the target lacks {area}")
+        for name, area in denied.items()
+    }
+
+
 def open_target(name: str, fault: str | None, patch: pytest.MonkeyPatch) -> targets.Target:
     """Loads a target and plants a fault in it, if one is named.
 
@@ -214,6 +230,28 @@ def open_target(name: str, fault: str | None, patch: pytest.MonkeyPatch) -> targ
     if fault:
         faults.load()[fault].plant(target, patch)
     return target
+
+
+def clause_of(clause: Any, items: Iterable[pytest.Item]) -> dict[str, Any]:
+    """Tells of a clause that will be tested, in plain JSON values.
+
+    Args:
+      clause: the clause.
+      items: its tests.
+    """
+    items = list(items)
+    other = {name: grounds(on.basis, on.source) for name, on in clause.grounds.items()}
+    functions = {item.nodeid: getattr(item, "originalname", item.name) for item in items}
+    return {
+        "id": clause.id,
+        "chapter": clause.chapter,
+        "level": clause.level.value,
+        "rule": clause.sentence,
+        **grounds(clause.basis, clause.source),
+        "view": clause.is_view,
+        "tests": list(functions),
+        "grounds": {test: other[name] for test, name in functions.items() if name in other},
+    }
 
 
 def parse_features(answers: str | None) -> dict[str, bool]:

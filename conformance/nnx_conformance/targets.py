@@ -9,7 +9,7 @@ import importlib.metadata
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
@@ -37,15 +37,19 @@ class Target:
 
     Attributes:
       errors: the namespace's error classes: its own `errors`, or else those of its root package.
+      _denied: what to raise when a name is read, for names of areas that the target denies.
     """
 
     def __init__(self, name: str, namespace: Any, root: str) -> None:
         self._name = name
         self._namespace = namespace
         self._root = root
+        self._denied: Mapping[str, Callable[[], BaseException]] = {}
 
     def __getattr__(self, name: str) -> Any:
         namespace = self.__dict__["_namespace"]
+        if name in self.__dict__["_denied"]:
+            raise self.__dict__["_denied"][name]()
         try:
             return getattr(namespace, name)
         except AttributeError as error:

@@ -34,12 +34,13 @@ def results_of():
     """Runs the small specification on a miniature target, once for each, and gives results."""
     known = {}
 
-    def run(name, **options):
-        key = (name, *sorted(options.items()))
+    def run(name, partial=False, **options):
+        key = (name, partial, *sorted(options.items()))
         if key not in known:
             with pytest.MonkeyPatch.context() as patch:
                 patch.chdir(MINIATURES)
-                given = running.Options(spec=SMALL_SPEC, **options)
+                spec = MINIATURES / ("areas_spec" if partial else "small_spec")
+                given = running.Options(spec=spec, **options)
                 known[key] = running.run(name, given, lambda results: None)
         return known[key]
 
@@ -60,6 +61,10 @@ DESCRIPTION = {
 }
 
 
+OTHER = {"basis": "sound", "source": "a write is lost", "url": None}
+"""What the test `b` stands on, of whatever clause it is."""
+
+
 def collection(**tests):
     return {
         "event": "collection",
@@ -69,8 +74,12 @@ def collection(**tests):
                 "chapter": id.split("_")[0],
                 "level": level,
                 "rule": "It is so.",
-                "source": "https://example.org",
+                "basis": "tested",
+                "source": "tests/nnx/a_test.py",
+                "url": "https://example.org",
+                "view": id == "TREE_011",
                 "tests": names,
+                "grounds": {name: OTHER for name in names if name == "b"},
             }
             for id, (level, names) in tests.items()
         ],
@@ -111,7 +120,7 @@ TARGET = {"event": "target", **DESCRIPTION}
 
 
 def mixed():
-    """A run in which one clause deviates, one may, and one is unsupported."""
+    """A run in which one clause deviates, one gives advice, and one is unsupported."""
     return happened(
         TARGET,
         collection(VAR_001=("MUST", ["a", "b"]), VAR_002=("MAY", ["c"]), GRF_001=("MUST", ["d"])),
@@ -169,11 +178,14 @@ def made_up():
 
 @pytest.fixture
 def gathered():
-    """A run in which one test decides two clauses."""
+    """A run in which a view gathers a test of two clauses each."""
     return happened(
         TARGET,
-        collection(TRX_001=("MUST", ["a", "b"]), TREE_011=("MUST", ["a"])),
+        collection(
+            TRX_001=("MUST", ["a", "b"]), TRX_002=("MUST", ["c"]), TREE_011=("MUST", ["a", "c"])
+        ),
         failed("a"),
         tested("b", "pass"),
+        tested("c", "pass"),
         FINISH,
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import errors, given
 from hypothesis import strategies as st
 
-from nnx_conformance.failures import LINES, failure, message_of
+from nnx_conformance.failures import LINES, failure, gist, message_of, muteness
 from nnx_conformance.outcomes import Outcome, join, judge
 from nnx_conformance.targets import MissingNameError
 
@@ -85,6 +85,55 @@ def test_a_message_has_no_addresses_and_no_end():
     assert message.startswith("ValueError: <object object> is wrong\nline")
     assert message.endswith("\n...")
     assert len(message.splitlines()) == LINES + 1
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("<f at 0x7f30a8c2d1d0> is 0x7f30a8c2d1d0", "<f> is 0x..."),
+        ("assert not {139847768016752, 94250107432960}", "assert not {<id>, <id>}"),
+        ("assert 0xff == 10000000000000 + 1000000000000000", None),
+    ],
+)
+def test_addresses_and_identities_are_left_out(message, told):
+    assert message_of(ValueError(message)) == f"ValueError: {told or message}"
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        ("assert False", "says only 'assert False'"),
+        ("assert not True", "says only 'assert not True'"),
+        ("assert (False or False)", "says only 'assert (False or False)'"),
+        ("", "says only ''"),
+        (
+            "assert False\n +  where False = all(<generator object f at 0x7f30a8>)",
+            "says only 'assert False'",
+        ),
+        ("assert not {139847768016752}", "shows an address"),
+        ("assert <object object at 0x7f30a8c2d1d0> is None", "shows an address"),
+        ("assert False\n +  where False = isinstance(3, <class 'str'>)", None),
+        ("assert not ['left over']", None),
+        ("a Variable of the copy is shared: w\nassert False", None),
+        ("assert 'Param' == 'Variable'", None),
+        ("assert None == 3", None),
+        ("assert False == 3", None),
+    ],
+)
+def test_an_assertion_tells_what_was_found(message, complaint):
+    error = AssertionError(message)
+    assert muteness(error) == complaint
+    assert muteness(ExceptionGroup("group", [error])) == complaint
+
+
+def test_other_errors_are_not_asked_to_tell():
+    assert muteness(ValueError("0x7f30a8c2d1d0")) is None
+
+
+def test_the_gist_of_a_bare_assertion_has_how_it_came_about():
+    message = "AssertionError: assert False\n  +  where False = f(3)\n  +    where 3 = g()\nmore"
+    assert gist(message) == "\n".join(message.splitlines()[:3])
+    assert gist("ValueError: first\n +  where so") == "ValueError: first"
 
 
 def test_an_example_is_told_without_fixtures():

@@ -34,8 +34,50 @@ def test_a_failure_has_rule_example_and_error(made_up, out):
     rendering.show([made_up.mixed], {}, out)
     text = shown(out)
     assert (
-        "VAR-002 fail on made-up (MAY)\n  It is so.\n  1 of 1 tests, such as c\n    n=1\n" in text
-    )
+        "VAR-002 fail on made-up (MAY, tested; advice)\n"
+        "  It is so.\n"
+        "  source: tests/nnx/a_test.py (https://example.org)\n"
+        "  1 of 1 test, such as c\n"
+        "    n=1\n"
+    ) in text
+
+
+def test_a_failure_stands_on_what_the_tests_that_failed_do(made_up, out):
+    rendering.show([made_up.mixed], {}, out)
+    assert (
+        "VAR-001 fail on made-up (MUST, sound)\n"
+        "  It is so.\n"
+        "  source: a write is lost\n"
+        "  1 of 2 tests, such as b\n"
+    ) in shown(out)
+
+
+def test_large_numbers_are_grouped(made_up, out):
+    events = [made_up.failed(f"test {n}") for n in range(1057)]
+    rendering.show([made_up.of(*events)], {}, out)
+    assert "1,057 of 1,057 tests, such as test 0" in shown(out)
+    assert "made-up: 1,057 tests in 0.0 s, 1 clause deviating" in shown(out)
+
+
+def test_what_fails_is_counted_by_level_and_basis(made_up, out):
+    rendering.show([made_up.mixed, made_up.broken], {}, out)
+    rows = [line.split("│") for line in shown(out).splitlines() if "│ tested" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["MUST", "tested", "1 of 2", "1 of 1"],
+        ["MAY", "tested", "1 of 1", "0 of 0"],
+    ]
+
+
+def test_views_are_shown_apart(gathered, out):
+    rendering.show([gathered], {}, out)
+    assert "views of made-up: TREE-011 1 of 2 clauses fail\n" in shown(out)
+    assert "TREE-011 fail" not in shown(out)
+    assert "made-up: 3 tests in 0.0 s, 1 clause deviating" in shown(out)
+
+
+def test_advice_is_no_deviation(made_up, out):
+    rendering.show([made_up.of(made_up.failed("a"), level="SHOULD")], {}, out)
+    assert "1 test in 0.0 s, no clause deviating, 1 clause giving advice" in shown(out)
 
 
 def test_it_says_what_ran_on_what(made_up, out):
@@ -67,7 +109,7 @@ def test_a_log_gets_a_line_for_each_tenth(made_up, out):
         watch(made_up.mixed)
     assert shown(out).splitlines() == [
         "made-up:  50%, 1 of 2 tests",
-        "made-up: 100%, 4 of 4 tests, 1 clause deviating",
+        "made-up: 100%, 4 of 4 tests, 1 clause deviating, 1 clause giving advice",
     ]
 
 

@@ -35,7 +35,7 @@ def test_several_reports_conform_to_the_schema(validator, made_up):
     "damage",
     [
         lambda report: report.pop("clauses"),
-        lambda report: report.update(schema="nnx-conformance/report/2"),
+        lambda report: report.update(schema="nnx-conformance/report/1"),
         lambda report: report["clauses"][0].update(outcome="fine"),
         lambda report: report["clauses"][0].update(id="VAR-1"),
         lambda report: report["clauses"][0]["failures"].append({}),
@@ -70,10 +70,47 @@ def test_exit_codes(made_up, name, code):
     assert getattr(made_up, name).exit_code == code
 
 
-def test_a_failing_may_clause_deviates_from_nothing(made_up):
-    run = made_up.of(made_up.failed("a"), level="MAY")
+@pytest.mark.parametrize(
+    ("level", "strict", "code"),
+    [
+        ("MUST", False, 1),
+        ("SHOULD", False, 0),
+        ("SHOULD", True, 1),
+        ("MAY", False, 0),
+        ("MAY", True, 0),
+    ],
+)
+def test_a_must_decides_and_the_rest_is_advice(made_up, level, strict, code):
+    run = made_up.of(made_up.failed("a"), level=level)
+    run.strict = strict
     assert run.clauses["VAR-001"].outcome is Outcome.FAIL
-    assert run.exit_code == 0
+    assert run.exit_code == code
+    figures = reports.report(run)["summary"]
+    assert (figures["deviations"], figures["advice"]) == (code, 1 - code)
+    assert reports.report(run)["strict"] is strict
+
+
+def test_clauses_are_counted_by_level_and_basis(made_up):
+    standing = reports.report(made_up.mixed)["summary"]["standing"]
+    rows = {(row["level"], row["basis"]): row for row in standing}
+    assert list(rows) == [("MUST", "tested"), ("MAY", "tested")]
+    assert (rows["MUST", "tested"]["fail"], rows["MUST", "tested"]["unsupported"]) == (1, 1)
+
+
+def test_a_clause_says_what_it_and_its_tests_stand_on(made_up):
+    clause = reports.report(made_up.mixed)["clauses"][0]
+    assert (clause["basis"], clause["source"]) == ("tested", "tests/nnx/a_test.py")
+    assert clause["broken"] == 1
+    assert clause["tests"] == [
+        {"name": "a", "outcome": "pass"},
+        {
+            "name": "b",
+            "outcome": "fail",
+            "basis": "sound",
+            "source": "a write is lost",
+            "url": None,
+        },
+    ]
 
 
 def test_a_broken_may_clause_is_an_error_all_the_same(made_up):
@@ -88,11 +125,19 @@ def test_a_teardown_that_breaks_is_not_hidden_by_the_pass_before(made_up):
     assert made_up.broken.clauses["VAR-001"].outcome is Outcome.ERROR
 
 
-def test_one_test_may_decide_several_clauses(gathered):
-    assert (gathered.total, gathered.done) == (2, 2)
-    outcomes = {id: clause.outcome.value for id, clause in gathered.clauses.items()}
-    assert outcomes == {"TRX-001": "fail", "TREE-011": "fail"}
-    assert len(gathered.clauses["TREE-011"].failures) == 1
+def test_a_view_is_shown_and_not_counted(validator, gathered, tmp_path):
+    assert (gathered.total, gathered.done) == (3, 3)
+    assert [clause.id for clause in gathered.deviations] == ["TRX-001"]
+    report = reports.report(gathered)
+    validator.validate(report)
+    assert [clause["id"] for clause in report["clauses"]] == ["TRX-001", "TRX-002"]
+    assert report["summary"]["clauses"] == 2
+    (view,) = report["views"]
+    assert (view["id"], view["clauses"], view["failing"]) == ("TREE-011", 2, ["TRX-001"])
+    assert (view["tests"], view["broken"]) == (2, 1)
+    reports.write_junit(tmp_path / "report.xml", [gathered])
+    (suite,) = ElementTree.parse(tmp_path / "report.xml").getroot()
+    assert [case.get("classname") for case in suite] == ["TRX-001", "TRX-001", "TRX-002"]
 
 
 def test_what_decides_no_clause_is_an_error_of_the_run(made_up):
@@ -106,10 +151,8 @@ def test_an_interrupted_run_is_incomplete(made_up):
     report = reports.report(made_up.partial)
     assert report["incomplete"]
     assert report["clauses"][0]["outcome"] == "unfinished"
-    assert report["clauses"][0]["tests"] == [
-        {"name": "a", "outcome": "pass"},
-        {"name": "b", "outcome": "unfinished"},
-    ]
+    outcomes = {test["name"]: test["outcome"] for test in report["clauses"][0]["tests"]}
+    assert outcomes == {"a": "pass", "b": "unfinished"}
 
 
 def test_the_failure_to_show_has_the_shortest_example(made_up):

@@ -51,10 +51,10 @@ def test_a_wrong_target_fails_and_each_failure_tells_its_reason(results_of):
     assert [clause.id for clause in results.deviations] == [
         "GRF-011",
         "GRF-012",
-        "VAR-002",
         "VAR-003",
         "VAR-005",
     ]
+    assert [clause.id for clause in results.advice] == ["VAR-002", "VAR-004"]
     assert results.clauses["VAR-003"].failure["error"].startswith("NotImplementedError: references")
     assert results.clauses["VAR-005"].failure["phase"] == "setup"
 
@@ -101,6 +101,33 @@ def test_a_missing_name_is_a_failure_and_an_undeclared_feature_unsupported(resul
     }
     assert results.clauses["VAR-003"].reason == "the target lacks hijax.ref"
     assert "'lacking' has no name 'clone'" in results.clauses["GRF-011"].failure["error"]
+
+
+def test_what_is_denied_is_unsupported_and_what_is_missing_besides_fails(results_of):
+    results = results_of("partly", partial=True)
+    assert outcomes(results) == {
+        "CAP-001": "unsupported",
+        "GRF-011": "fail",
+        "TRX-001": "unsupported",
+        "TRX-002": "fail",
+    }
+    reasons = {id: clause.reason for id, clause in results.clauses.items()}
+    assert reasons["CAP-001"] == "the target lacks capture"
+    cases = results.clauses["TRX-001"].tests
+    assert {name.partition("[")[2]: outcome.value for name, outcome in cases.items()} == {
+        "scan]": "unsupported",
+        "graph-updates]": "unsupported",
+        "jit]": "pass",
+        "uses-scan]": "unsupported",
+    }
+
+
+def test_what_it_and_its_tests_stand_on_is_known_of_a_clause(results_of):
+    clauses = results_of("wrong").clauses
+    assert (clauses["VAR-001"].basis, clauses["VAR-001"].source) == ("documented", "nnx_basics")
+    assert clauses["VAR-001"].url.endswith("nnx_basics.html")
+    own = {name.rpartition("::")[2]: on for name, on in clauses["VAR-002"].grounds.items()}
+    assert own == {"test_large": {"basis": "sound", "source": "a number is lost", "url": None}}
 
 
 def test_a_crash_costs_the_test_that_crashed(results_of):

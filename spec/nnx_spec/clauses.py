@@ -107,6 +107,11 @@ class Clause:
         return " ".join(self.rule.split("\n\n")[0].split())
 
     @property
+    def is_view(self) -> bool:
+        """Whether it gathers cases of others: it is shown, and not counted."""
+        return self.gathers is not None
+
+    @property
     def grounds(self) -> dict[str, Grounds]:
         """What those of its tests stand on that don't stand on what the clause does, by name."""
         members = vars(self.test).items() if inspect.isclass(self.test) else ()

@@ -69,6 +69,32 @@ IMPLIED = {
 """What is needed by whoever needs all of these together."""
 
 
+NAMES = {
+    "randomness": (
+        "Rngs",
+        "RngStream",
+        "RngState",
+        "RngKey",
+        "RngCount",
+        "reseed",
+        "split_rngs",
+        "fork_rngs",
+        "with_rngs",
+        "backup_keys",
+        "restore_rngs",
+    ),
+    "capture": ("sow", "perturb", "capture", "Intermediate", "Perturbation"),
+    "transforms.jit": ("jit", "jit_partial", "cached_partial"),
+    "transforms.grad": ("grad", "value_and_grad"),
+    "transforms.remat": ("remat", "checkpoint"),
+    **{
+        f"transforms.{name}": (name,) for name in TRANSFORMS if name not in ("jit", "grad", "remat")
+    },
+}
+"""Names that a target need not have which denies an area: a test that uses one is about the area,
+as well as about what it says it needs."""
+
+
 def closure(needs: Iterable[str]) -> frozenset[str]:
     """Returns needs with all that they imply together."""
     known = frozenset(needs)
