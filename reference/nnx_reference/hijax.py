@@ -33,13 +33,14 @@ from then on each read is a copy, because a compiled function may change what is
 from __future__ import annotations
 
 from typing import Any, NoReturn
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from nnx_reference.jax_private import (
+    CHECKPOINT,
     delete_buffer,
     eagerly,
     is_differentiated,
@@ -49,10 +50,14 @@ from nnx_reference.jax_private import (
     traced_for,
     write_buffer,
 )
+from nnx_reference.undoing import remember, undo
 
 cells: Any = None
 if quasi_dynamic():
     from nnx_reference import cells
+
+_LOCAL: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""The Refs that are made inside functions which are computed again, by their ids."""
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
@@ -113,7 +118,10 @@ def hold_array(value: Any) -> Any:
 def _new_ref(value: Any) -> Any:
     if is_ref(value) or not isinstance(value, _ARRAYS):
         return value
-    return jax.new_ref(jnp.asarray(value))
+    ref = jax.new_ref(jnp.asarray(value))
+    if not is_eager() and CHECKPOINT in traced_for():
+        _LOCAL[id(ref)] = ref
+    return ref
 
 
 def _is_container_of_arrays(value: Any) -> bool:
@@ -177,7 +185,17 @@ def write(held: Any, value: Any, kind: type) -> None:
     Raises:
       ValueError: the value is being differentiated, and what holds it is not.
     """
+    try:
+        _write(held, value, kind)
+    except Exception:
+        undo()
+        raise
+
+
+def _write(held: Any, value: Any, kind: type) -> None:
     if is_cell(held):
+        if CHECKPOINT in traced_for() and not _is_local(held.guard):
+            _refuse_again(kind)
         cells.write(held, value)
         return
     pairs = list(zip(jax.tree.leaves(held), jax.tree.leaves(value), strict=True))
@@ -188,13 +206,29 @@ def write(held: Any, value: Any, kind: type) -> None:
                 " outside of the differentiated function, as no gradient would flow through it:"
                 " write `jax.lax.stop_gradient(value)`, or make the Variable inside"
             )
-    if "while_cond" in traced_for():
+    traces = list(traced_for())
+    if "while_cond" in traces:
         raise ValueError(
             f"a {kind.__name__} cannot be written in the condition of a while_loop, from where JAX"
             " does not carry it out: write it in the body"
         )
+    if CHECKPOINT in traces and not all(_is_local(ref) for ref, _ in pairs):
+        _refuse_again(kind)
     for ref, item in pairs:
         _write_ref(ref, jnp.asarray(item))
+
+
+def _refuse_again(kind: type) -> NoReturn:
+    raise ValueError(
+        f"a {kind.__name__} with hijax=True or ref=True cannot be written inside a function that is"
+        " computed again in the backward pass, as it would be written again: use nnx.remat, and"
+        f" pass the {kind.__name__} to the function"
+    )
+
+
+def _is_local(ref: Any) -> bool:
+    """Tells whether a Ref was made inside the innermost function that is computed again."""
+    return _LOCAL.get(id(ref)) is ref
 
 
 def _write_ref(ref: Any, array: jax.Array) -> None:
@@ -203,7 +237,9 @@ def _write_ref(ref: Any, array: jax.Array) -> None:
             write_buffer(ref, array)
             return
         _note_capture(ref)
-    ref[...] = array
+        remember(ref)
+    # Of an index that names all axes JAX 0.10.2 moves the axis along which it maps, of `...` not.
+    ref[(slice(None),) * ref.ndim or ...] = array
 
 
 _captured: WeakSet[Any] = WeakSet()
@@ -227,6 +263,7 @@ def retire(held: Any) -> None:
 
 def refuse(held: Any, value: Any, kind: type) -> NoReturn:
     """Raises the error for a value that does not fit, inside a transform."""
+    undo()
     raise ValueError(
         f"a {kind.__name__} that holds {_describe(held)} cannot be set to {_describe(value)} inside"
         " a transformed function, which carries out new elements only, no change of structure,"

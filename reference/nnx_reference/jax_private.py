@@ -66,6 +66,22 @@ def traced_for() -> Iterator[str]:
         trace = getattr(trace, "parent_trace", None)
 
 
+CHECKPOINT = "checkpoint / remat"
+"""What a function is staged out for that is computed again in the backward pass."""
+
+
+def running_trace() -> Any:
+    """Returns the outermost transform around the caller, if what it traces is computed at once.
+
+    So it is in `jax.grad`, whose function does what it does to Refs while it is traced. Where
+    something is staged out, as by `jax.jit`, it is None.
+    """
+    trace: Any = trace_ctx.trace
+    while (parent := getattr(trace, "parent_trace", None) or eval_trace) is not eval_trace:
+        trace = parent
+    return None if trace is eval_trace or hasattr(trace, "frame") else trace
+
+
 def is_differentiated(value: Any) -> bool:
     """Tells whether an array or Ref carries a tangent at the caller's trace level."""
     return isinstance(value, (JVPTracer, LinearizeTracer))
@@ -110,3 +126,7 @@ def current_structure(cell: Any) -> Any:
 
 
 Effect: Any = importlib.import_module("jax._src.effects").Effect
+
+# What a jaxpr says of Refs that it writes to.
+
+WriteEffect: Any = importlib.import_module("jax._src.state.types").WriteEffect

@@ -32,6 +32,7 @@ from nnx_reference.transforms.core import (
     spell_root,
 )
 from nnx_reference.transforms.forms import variable_like
+from nnx_reference.undoing import all_or_nothing
 from nnx_reference.variables import Param
 
 
@@ -177,7 +178,8 @@ class _Differentiation:
         chosen = {name: value for n, (name, value) in enumerate(named) if n in self.chosen}
         others = {name: value for n, (name, value) in enumerate(named) if n not in self.chosen}
         function = jax.value_and_grad(self.run, has_aux=True, **options)
-        (value, (carried, arrays)), found = function(chosen, others)
+        with all_or_nothing(self.inputs.values):
+            (value, (carried, arrays)), found = function(chosen, others)
         aux = self.inputs.finish(self.outcome, carried, arrays)
         gradients = {n: found[name] for n, (name, _) in enumerate(named) if n in self.chosen}
         made = tuple(argument.gradient(gradients) for argument in self.arguments)

@@ -17,6 +17,7 @@ from jax.tree_util import Partial
 from nnx_reference.transforms.core import MISSING, Inputs, Outcome
 from nnx_reference.transforms.differentiation import Argument, pair
 from nnx_reference.transforms.forms import Form, Parts, take_apart
+from nnx_reference.undoing import all_or_nothing
 from nnx_reference.variables import Param
 
 
@@ -80,9 +81,10 @@ def _vjp(
     build: Callable[..., tuple[Any, ...]] = product.primal.form.build
     if product.inputs.structure.updates:
         build = product.choose_parameters(primals)
-    _, pull_back, aux = jax.vjp(
-        product.run, product.primal.bare, product.chosen, has_aux=True, reduce_axes=reduce_axes
-    )
+    with all_or_nothing(product.inputs.values):
+        _, pull_back, aux = jax.vjp(
+            product.run, product.primal.bare, product.chosen, has_aux=True, reduce_axes=reduce_axes
+        )
     returned = product.finish(aux)
     gradients = Partial(functools.partial(_gradients, build, product.output.form), pull_back)
     return (returned[0], gradients, returned[1]) if has_aux else (returned, gradients)
@@ -162,9 +164,10 @@ def jvp(
     product = _Product(f, tuple(primals), **options)
     primal, tangent = product.primal, take_apart(tuple(tangents))
     _check_kinds(primal.form, tangent.form, TypeError)
-    _, tangent_out, aux = jax.jvp(
-        product.run, (primal.bare, product.chosen), (tangent.bare, tangent.leaves), has_aux=True
-    )
+    with all_or_nothing(product.inputs.values):
+        _, tangent_out, aux = jax.jvp(
+            product.run, (primal.bare, product.chosen), (tangent.bare, tangent.leaves), has_aux=True
+        )
     returned = product.finish(aux)
     tangent_out = product.output.form.build(*tangent_out)
     return (returned[0], tangent_out, returned[1]) if has_aux else (returned, tangent_out)

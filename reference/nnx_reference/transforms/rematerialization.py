@@ -8,9 +8,11 @@ from typing import Any
 
 import jax
 
+from nnx_reference.jax_private import WriteEffect
 from nnx_reference.transforms.core import MISSING, Inputs, decorator
 from nnx_reference.transforms.statics import find_places, mark
-from nnx_reference.transforms.tracing import traced, unwrapping
+from nnx_reference.transforms.tracing import name_of, traced, unwrapping
+from nnx_reference.variables import Variable
 
 
 @decorator
@@ -53,8 +55,35 @@ def remat(
             return function(unwrapping, structure, [values[name] for name in structure.names])
 
         checkpointed = jax.checkpoint(run, prevent_cse=prevent_cse, policy=policy)
-        values = dict(zip(structure.names, inputs.values, strict=True))
+        values = dict(zip(structure.names, _read(inputs), strict=True))
+        _check_captured(f, jax.make_jaxpr(run)(values))
         outcome, carried, arrays = checkpointed(values)
         return inputs.finish(outcome.value, carried, arrays)
 
     return rematted
+
+
+def _read(inputs: Inputs) -> list[Any]:
+    """Lists the values of the arguments, those that are held by reference as arrays.
+
+    What is written to a Ref would be written again in the backward pass; so the function gets
+    copies, and what it leaves in them is written once it has run.
+    """
+    leaves = inputs.flat.leaves
+    first = len(inputs.values) - len(leaves)
+    return inputs.values[:first] + [
+        leaf._load() if isinstance(leaf, Variable) else leaf for leaf in leaves
+    ]
+
+
+def _check_captured(f: Callable[..., Any], jaxpr: Any) -> None:
+    """Checks that a function does not write to Refs that it captures.
+
+    Raises:
+      ValueError: it does.
+    """
+    if any(type(effect) is WriteEffect for effect in jaxpr.effects):
+        raise ValueError(
+            f"{name_of(f)} writes to a Variable with hijax=True or ref=True that it captures, and"
+            " nnx.remat would run it again in the backward pass: pass the Variable as an argument"
+        )
