@@ -6,6 +6,9 @@ after another in a few long-lived processes, in which imports and compiled funct
 gets a pytest session and a target of its own, and is taken out at the session's end. A few examples
 of each property are tried first; what they don't break is tried again, in new processes, on as many
 as a run tries by default.
+
+The failures that faults provoke are looked at, too: an assertion that tells nothing of what was
+expected and found, or shows an address, is *mute*.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from typing import Any
 import pytest
 
 from nnx_conformance import faults, rendering, running
+from nnx_conformance.failures import muteness
 from nnx_conformance.outcomes import Outcome, join
 from nnx_conformance.plugin import clauses_of
 from nnx_conformance.usage import UsageError, require_known
@@ -53,11 +57,19 @@ class Trial:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a trial has shown: each clause's outcome, or why there is none."""
+    """What a trial has shown.
+
+    Attributes:
+      trial: the trial.
+      outcomes: each clause's outcome.
+      trouble: why there are none, if so.
+      mute: the tests whose failures tell nothing, each with what is wrong with what it tells.
+    """
 
     trial: Trial
     outcomes: Mapping[str, Outcome]
     trouble: str | None = None
+    mute: tuple[str, ...] = ()
 
     @property
     def survivors(self) -> list[str]:
@@ -90,6 +102,7 @@ class Jury:
 
     def __init__(self, ids: Iterable[str]) -> None:
         self.outcomes: dict[str, list[Outcome]] = {id: [] for id in ids}
+        self.mute: list[str] = []
 
     @property
     def decided(self) -> bool:
@@ -101,6 +114,12 @@ class Jury:
         """Skips the tests of clauses that are broken already."""
         if not self._undecided(clauses_of(item)):
             pytest.skip("broken already")
+
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """Notes a failure that tells nothing."""
+        complaint = muteness(call.excinfo.value) if call.excinfo is not None else None
+        if complaint:
+            self.mute.append(f"{item.nodeid} {complaint}")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes a verdict."""
@@ -143,7 +162,7 @@ def attempt(trial: Trial) -> Finding:
         lines = output.getvalue().strip().splitlines()
         ending = " / ".join(line.strip() for line in lines[-3:])
         return Finding(trial, {}, f"pytest ended with status {int(status)}: {ending}")
-    return Finding(trial, jury.decide())
+    return Finding(trial, jury.decide(), mute=tuple(jury.mute))
 
 
 def try_all(trials: Sequence[Trial], jobs: int) -> Iterator[Finding]:
@@ -161,7 +180,7 @@ def try_all(trials: Sequence[Trial], jobs: int) -> Iterator[Finding]:
     for finding in run_trials(again, jobs):
         before = first[finding.trial.fault]
         outcomes = {**before.outcomes, **finding.outcomes}
-        yield Finding(before.trial, outcomes, finding.trouble)
+        yield Finding(before.trial, outcomes, finding.trouble, before.mute + finding.mute)
 
 
 def run_trials(trials: Sequence[Trial], jobs: int) -> Iterator[Finding]:
@@ -239,6 +258,9 @@ def add_faults(subparsers: Any) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a fault (default: all)")
     parser.add_argument("--list", action="store_true", help="list the faults and prove nothing")
     parser.add_argument(
+        "--list-mute", action="store_true", help="list the failures that tell nothing"
+    )
+    parser.add_argument(
         "--on", default="reference", metavar="TARGET", help="where to plant (default: %(default)s)"
     )
     parser.add_argument(
@@ -259,14 +281,17 @@ def prove(args: argparse.Namespace) -> int:
             print(f"{name}: {known[name].sentence} Breaks {', '.join(known[name].breaks)}.")
         return 0
     complaints = [] if args.names else [f"{id} has no fault" for id in unproven()]
-    trials, broken = plan(names, args.on), 0
+    trials, broken, mute = plan(names, args.on), 0, set[str]()
     out = rendering.console()
     with rendering.meter("faults", out, "trials") as show:
         for done, finding in enumerate(try_all(trials, args.jobs), 1):
             complaints += finding.complaints()
+            mute |= set(finding.mute)
             broken += sum(outcome is Outcome.FAIL for outcome in finding.outcomes.values())
             show(done, len(trials), f"{len(complaints)} complaints" if complaints else "")
-    for complaint in complaints:
-        out.print(complaint, soft_wrap=True)
-    out.print(f"{len(names)} faults, {broken} times a clause broken, {len(complaints)} complaints")
+    for line in [*complaints, *(sorted(mute) if args.list_mute else [])]:
+        out.print(line, soft_wrap=True)
+    told = f"; {len(mute)} failures tell nothing" if mute else ""
+    counts = f"{broken} times a clause broken, {len(complaints)} complaints"
+    out.print(f"{len(names)} faults, {counts}{told}")
     return 1 if complaints else 0

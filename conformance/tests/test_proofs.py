@@ -80,6 +80,25 @@ def test_what_breaks_the_session_is_reported():
     assert "'no.such.target' cannot be loaded" in finding.trouble
 
 
+MUTE = """
+from nnx_spec import DOCUMENTED, MUST, clause
+
+@clause("VAR-001", MUST, DOCUMENTED, source="nnx_basics")
+def test_mute(nnx):
+    \"\"\"A rule of which nothing is told.\"\"\"
+    assert False
+"""
+
+
+def test_failures_that_tell_nothing_are_noted(tmp_path):
+    spec = tmp_path / "test_mute.py"
+    spec.write_text(MUTE)
+    (finding,) = proofs.run_trials([Trial(None, {"VAR-001": [str(spec)]}, "reference")], jobs=1)
+    assert finding.outcomes == {"VAR-001": Outcome.FAIL}
+    (mute,) = finding.mute
+    assert mute.partition("::")[2] == "test_mute says only 'assert False'"
+
+
 def test_what_a_few_examples_leave_whole_is_tried_again_on_more(monkeypatch):
     first = Trial("f", {"VAR-001": "one", "VAR-002": "two"}, "reference")
     tried = []
