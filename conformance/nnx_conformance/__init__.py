@@ -21,6 +21,7 @@ Around it:
     rendering.py    results for people
     proofs.py       the proof that every clause can fail
     faults/         the single defects that prove it
+    upstream/       Flax's own tests, guides and examples as a second witness
     cli.py          the command line
     commands.py     the command `run`
     listing.py      the commands `list`, `show` and `features`

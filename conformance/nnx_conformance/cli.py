@@ -1,4 +1,4 @@
-"""The command line: `nnx-conformance run`, `list`, `show`, `features` and `faults`.
+"""The command line: the commands of `nnx-conformance`.
 
 Exit codes: 0 nothing unexpected; 1 a MUST fails, with `--strict` a SHOULD, or something broke;
 2 wrong use; 3 a target could not be loaded, or nothing ran; 130 interrupted.
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from nnx_conformance import commands, listing, proofs, running
+from nnx_conformance.upstream import command as upstream
 from nnx_conformance.usage import Parser, UsageError, require_known, suggestion
 
 COMMANDS_GROUP = "nnx_conformance.commands"
@@ -30,6 +31,7 @@ COMMANDS = (
     listing.add_show,
     listing.add_features,
     proofs.add_faults,
+    upstream.add_upstream,
 )
 
 

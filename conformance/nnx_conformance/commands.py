@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         check_target(name)
     options = _options(args)
     for path in filter(None, (args.json, args.junit)):
-        _check_writable(path)
+        check_writable(path)
     out = rendering.console()
     runs = _run_all(names, options, out)
     rendering.show(runs, chapter_titles(), out)
@@ -177,6 +177,11 @@ def check_target(name: str) -> None:
         raise UsageError(str(error)) from None
 
 
-def _check_writable(path: Path) -> None:
+def check_writable(path: Path) -> None:
+    """Checks that a report can be written.
+
+    Raises:
+      UsageError: it cannot.
+    """
     if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
         raise UsageError(f"{path} cannot be written")

@@ -128,14 +128,29 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 @contextlib.contextmanager
-def process(command: Sequence[str], output: Any, scratch: Path) -> Iterator[subprocess.Popen[Any]]:
-    """Starts a process group of its own, and ends all of it on leaving."""
+def process(
+    command: Sequence[str],
+    output: Any,
+    scratch: Path,
+    settings: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Iterator[subprocess.Popen[Any]]:
+    """Starts a process group of its own, and ends all of it on leaving.
+
+    Args:
+      command: what to start.
+      output: the file that its output goes to.
+      scratch: a folder for what hypothesis keeps.
+      settings: variables of its environment, beside or in the place of those of a run.
+      folder: the folder that it starts in; by default this process' own.
+    """
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
-        env=environment(scratch),
+        env={**environment(scratch), **(settings or {})},
+        cwd=folder,
         start_new_session=True,
     )
     try:
@@ -149,8 +164,13 @@ def process(command: Sequence[str], output: Any, scratch: Path) -> Iterator[subp
 def _account_for_the_end(results: Results, status: int | None, log: Path) -> None:
     """Notes as an error that pytest ended otherwise than by finishing its tests."""
     if not results.finished or status not in (0, 1, 5):
-        lines = log.read_text(errors="replace").strip().splitlines()
-        results.errors.append(f"pytest ended with status {status}: " + "\n".join(lines[-TAIL:]))
+        results.errors.append(ending(status, log))
+
+
+def ending(status: int | None, log: Path, name: str = "pytest") -> str:
+    """Says how a process ended, and what its last words were."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return f"{name} ended with status {status}: " + "\n".join(lines[-TAIL:])
 
 
 TAIL = 30
