@@ -30,6 +30,7 @@ Read it in this order; each module says at its top what its idea is.
     rngs.py           Random streams. streams.py: splitting, forking and reseeding them.
     transforms/       The transforms: core.py, then a module for each family.
     sharding.py       Which part of each array lives on which device.
+                      partitioning.py: what the annotations of a Variable say about that.
     compat.py         The same functions in graph mode, whatever the defaults.
     initializers.py   How arrays get their first values.
     layers/           What models are made of. activations.py: functions between the layers.
@@ -117,9 +118,16 @@ from nnx_reference.naming import (
     variable_name_from_type,
     variable_type_from_name,
 )
+from nnx_reference.partitioning import logical_axis_rules
 from nnx_reference.pytree import Module, Object, Pytree, check_pytree, dataclass
 from nnx_reference.rngs import Rngs, RngStream
-from nnx_reference.sharding import get_abstract_model
+from nnx_reference.sharding import (
+    as_abstract,
+    get_abstract_model,
+    get_named_sharding,
+    get_partition_spec,
+    with_partitioning,
+)
 from nnx_reference.state import (
     FlatState,
     State,

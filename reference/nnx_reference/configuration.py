@@ -184,7 +184,7 @@ class VarDefaults(Mapping[str, bool]):
 
 
 class _ThreadDefaults(threading.local):
-    """What a thread's new Variables are; `flags` lists only what is not False."""
+    """What a thread's new Variables are; `flags` has only what is not False."""
 
     def __init__(self) -> None:
         self.set(VarDefaults(**_FIRST_DEFAULTS))
@@ -200,8 +200,10 @@ _defaults = _ThreadDefaults()
 
 
 def default_flags() -> dict[str, bool]:
-    """Returns the flags that a new Variable has; it is not to be changed."""
-    return _defaults.flags
+    """Returns the flags of a new Variable that differ from FLAGS; it is not to be changed."""
+    if use_eager_sharding.current_value():
+        return _defaults.flags
+    return {**_defaults.flags, "eager_sharding": False}
 
 
 class VarDefaultsContext:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
-from jax.sharding import PartitionSpec
-
 from nnx_reference.exactness import Exact, items_exactly_equal
 
 Hook = Callable[..., Any]
@@ -23,7 +21,10 @@ Hooks = Hook | Sequence[Hook]
 HOOKS = ("on_set_value", "on_get_value", "on_create_value", "on_add_axis", "on_remove_axis")
 """Metadata keys whose values are functions that a Variable calls at that moment."""
 
-FLAGS = {"hijax": False, "ref": False, "mutable": True, "had_ref": False}
+SHOWN = {"hijax": False, "ref": False, "eager_sharding": True}
+"""The flags that each Variable shows in its metadata, whatever they are."""
+
+FLAGS = {**SHOWN, "mutable": True, "had_ref": False}
 """What flags are unless metadata says otherwise; each Variable has them for itself."""
 
 DEFAULTS = {**FLAGS, **dict.fromkeys(HOOKS, ())}
@@ -32,12 +33,6 @@ DEFAULTS = {**FLAGS, **dict.fromkeys(HOOKS, ())}
 
 AXIS_KEYS = ("out_sharding", "sharding", "sharding_names")
 """Metadata that has an entry for each axis, if it is a tuple, a list or a PartitionSpec."""
-
-
-def partition_spec(metadata: Mapping[str, Any]) -> PartitionSpec | None:
-    """Returns how metadata says that a value is partitioned; None if it does not say."""
-    said = next((metadata[key] for key in AXIS_KEYS if metadata.get(key) is not None), None)
-    return None if said is None else PartitionSpec(*said)
 
 
 class Changes:

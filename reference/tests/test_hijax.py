@@ -11,6 +11,7 @@ import pytest
 import nnx_reference as nnx
 from nnx_reference import hijax
 from nnx_reference.jax_private import quasi_dynamic
+from nnx_reference.metadata import SHOWN
 
 needs_cells = pytest.mark.skipif(not quasi_dynamic(), reason="JAX has no quasi-dynamic types")
 without_cells = pytest.mark.skipif(quasi_dynamic(), reason="JAX has quasi-dynamic types")
@@ -101,7 +102,7 @@ class TestHolding:
         v = nnx.Param(of, note="a", **{flag: True})
         jax.tree.leaves(v)
         w = copied(v)
-        assert w.get_metadata() == {flag: True, "note": "a"}
+        assert w.get_metadata() == SHOWN | {flag: True, "note": "a"}
         w.set_value(jax.tree.map(lambda x: x * 3, of))
         assert [x.tolist() for x in jax.tree.leaves(v.get_value())] == [[1, 1]]
         assert [x.tolist() for x in jax.tree.leaves(w.get_value())] == [[3, 3]]
@@ -120,10 +121,10 @@ class TestFlags:
     def test_had_ref(self, make):
         v = nnx.Param(1.0, ref=True)
         frozen = make(v, mutable=False)
-        assert frozen.get_metadata() == {"mutable": False, "had_ref": True}
+        assert frozen.get_metadata() == SHOWN | {"mutable": False, "had_ref": True}
         assert frozen.get_raw_value() == 1
-        assert make(frozen, mutable=True).get_metadata() == {"ref": True}
-        assert nnx.with_vars(frozen, mutable=True, ref=False).get_metadata() == {}
+        assert make(frozen, mutable=True).get_metadata() == SHOWN | {"ref": True}
+        assert nnx.with_vars(frozen, mutable=True, ref=False).get_metadata() == SHOWN
         assert nnx.Param(1.0, ref=True, mutable=False).get_metadata() == frozen.get_metadata()
 
     def test_freezing_in_place(self):
@@ -138,7 +139,7 @@ class TestFlags:
     def test_copy_from_keeps_them(self):
         v, w = variable(1, note="a"), nnx.Param(jnp.float32(2), ref=True, note="b")
         v.copy_from(w)
-        assert (v[...], v.get_metadata()) == (2, {"hijax": True, "note": "b"})
+        assert (v[...], v.get_metadata()) == (2, SHOWN | {"hijax": True, "note": "b"})
 
     def test_metadata_is_the_variables_own(self):
         v, w = variable(1), variable(2, note="b")
@@ -152,7 +153,7 @@ class TestFlags:
             v.copy_from(nnx.Param(jnp.float32(5)))
 
         f()
-        assert (v[...], v.get_metadata()) == (5, {"hijax": True})
+        assert (v[...], v.get_metadata()) == (5, SHOWN | {"hijax": True})
 
 
 class TestChangesOfStructure:
@@ -335,8 +336,8 @@ class TestDefaults:
 
     def test_only_what_is_given_changes(self):
         with nnx.var_defaults(hijax=True), nnx.var_defaults(ref=True):
-            assert nnx.Param(1.0).get_metadata() == {"hijax": True, "ref": True}
-            assert nnx.Param(1.0, hijax=False).get_metadata() == {"ref": True}
+            assert nnx.Param(1.0).get_metadata() == SHOWN | {"hijax": True, "ref": True}
+            assert nnx.Param(1.0, hijax=False).get_metadata() == SHOWN | {"ref": True}
 
 
 class TestWithTheRest:

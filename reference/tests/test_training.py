@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import nnx_reference as nnx
+from nnx_reference.metadata import SHOWN
 
 SCHEDULE = optax.exponential_decay(0.1, 2, 0.5)
 CLIPPED = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.1))
@@ -96,9 +97,9 @@ def test_state_mirrors_variables_with_their_metadata(net):
     adam = optimizer.opt_state[0]
     assert type(adam.mu) is nnx.State
     assert type(adam.mu["scale"]) is nnx.OptVariable
-    assert adam.nu["scale"].get_metadata() == {"sharding_note": ("a",)}
+    assert adam.nu["scale"].get_metadata() == SHOWN | {"sharding_note": ("a",)}
     assert type(adam.count) is nnx.OptArray
-    assert adam.count.get_metadata() == {}
+    assert adam.count.get_metadata() == SHOWN
     assert set(nnx.state(optimizer, nnx.OptState)) == {"step", "opt_state"}
     assert len(jax.tree.leaves(nnx.state(optimizer))) == 2 + 2 * 3
 
@@ -106,7 +107,7 @@ def test_state_mirrors_variables_with_their_metadata(net):
 def test_hooks_and_flags_are_not_mirrored():
     model = nnx.Dict(w=nnx.Param(jnp.ones(2), on_get_value=lambda v, x: x * 2, note=1))
     optimizer = nnx.Optimizer(model, optax.trace(0.9), wrt=nnx.Param)
-    assert optimizer.opt_state.trace["w"].get_metadata() == {"note": 1}
+    assert optimizer.opt_state.trace["w"].get_metadata() == SHOWN | {"note": 1}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from nnx_reference.describing import describe
 from nnx_reference.errors import ImmutableVariableError, TraceContextError
 from nnx_reference.jax_private import current_trace
-from nnx_reference.metadata import Metadata, VariableMetadata, with_metadata
+from nnx_reference.metadata import SHOWN, Metadata, VariableMetadata, with_metadata
 from nnx_reference.variables import BatchStat, Param, Variable, new_variable
 
 
@@ -174,7 +174,7 @@ class TestProtocols:
             v.note = "b"
         with pytest.raises(AttributeError, match=r"'note' of a Param.*del_metadata\('note'\)"):
             del v.note
-        assert v.get_metadata() == {"note": "a"}
+        assert v.get_metadata() == SHOWN | {"note": "a"}
 
     def test_subclass_may_have_properties_with_setters(self):
         class Scaled(Variable):
@@ -199,7 +199,7 @@ class TestProtocols:
 class TestMetadata:
     def test_flags_that_say_the_default_are_not_kept(self):
         v = Param(1, hijax=False, ref=False, mutable=True)
-        assert v.get_metadata() == {}
+        assert v.get_metadata() == SHOWN
         assert (v.hijax, v.ref, v.mutable) == (False, False, True)
 
     @pytest.mark.parametrize("mode", ["hijax", "ref"])
@@ -214,15 +214,15 @@ class TestMetadata:
             with pytest.raises(ValueError, match=rf"{mode}.* of a Param.*with_vars\(v, {mode}="):
                 change()
         w.set_metadata({"note": "a"})
-        assert (v.get_metadata(), w.get_metadata()) == ({}, {mode: True, "note": "a"})
+        assert (v.get_metadata(), w.get_metadata()) == (SHOWN, SHOWN | {mode: True, "note": "a"})
 
     def test_three_ways_to_set(self):
         v = Param(1, a=1)
         v.set_metadata(b=2)
         v.set_metadata("c", 3)
-        assert v.get_metadata() == {"a": 1, "b": 2, "c": 3}
+        assert v.get_metadata() == SHOWN | {"a": 1, "b": 2, "c": 3}
         v.set_metadata({"d": 4})
-        assert v.get_metadata() == {"d": 4}
+        assert v.get_metadata() == SHOWN | {"d": 4}
 
     @pytest.mark.parametrize("args", [(), ("a",), ("a", 1, 2), (1, 2)])
     def test_other_ways_to_set(self, args):
@@ -258,8 +258,8 @@ class TestMetadata:
     def test_initializers_and_other_variables(self):
         init = with_metadata(with_metadata(jax.nn.initializers.ones, a=1, b=1), b=2)
         v = Param(init(jax.random.key(0), (2,)), b=3, c=3)
-        assert v.get_metadata() == {"a": 1, "b": 2, "c": 3}
-        assert BatchStat(v, b=4).get_metadata() == {"a": 1, "b": 4, "c": 3}
+        assert v.get_metadata() == SHOWN | {"a": 1, "b": 2, "c": 3}
+        assert BatchStat(v, b=4).get_metadata() == SHOWN | {"a": 1, "b": 4, "c": 3}
         assert BatchStat(v).get_raw_value() is v.get_raw_value()
 
 
@@ -323,7 +323,7 @@ class TestRefusedWrites:
         with pytest.raises(ImmutableVariableError, match=r"Param.*with_vars\(v, mutable=True\)"):
             write(v)
         assert v.get_raw_value() == {"k": 1.0}
-        assert v.get_metadata() == {"note": "a", "mutable": False}
+        assert v.get_metadata() == SHOWN | {"note": "a", "mutable": False}
 
     @pytest.mark.parametrize("write", WRITES)
     def test_from_an_inner_trace_level(self, write):
@@ -331,17 +331,17 @@ class TestRefusedWrites:
         with pytest.raises(TraceContextError, match=r"Param belongs to another trace level"):
             jax.eval_shape(lambda: write(v))
         assert v.get_raw_value() == {"k": 1.0}
-        assert v.get_metadata() == {"note": "a"}
+        assert v.get_metadata() == SHOWN | {"note": "a"}
 
     def test_mutability_is_not_copied_from_another(self):
         v = Param(1)
         v.copy_from(Param(2, note="a", mutable=False))
-        assert (v.get_value(), v.get_metadata()) == (2, {"note": "a"})
+        assert (v.get_value(), v.get_metadata()) == (2, SHOWN | {"note": "a"})
 
     def test_replace_gives_a_mutable_one(self):
         v = Param(1, mutable=False).replace(mutable=True)
         v.set_value(2)
-        assert (v.get_value(), v.get_metadata()) == (2, {})
+        assert (v.get_value(), v.get_metadata()) == (2, SHOWN)
 
     def test_copy_from_what_is_no_variable_of_the_class(self):
         v = Param(1)
@@ -403,7 +403,7 @@ class TestCopies:
         v = Param({"k": jnp.arange(2)}, names=("a", None), mutable=False)
         w = duplicate(v)
         assert type(w) is Param
-        assert w.get_metadata() == {"names": ("a", None), "mutable": False}
+        assert w.get_metadata() == SHOWN | {"names": ("a", None), "mutable": False}
         assert w.get_value()["k"].tolist() == [0, 1]
 
     def test_weak_references(self):

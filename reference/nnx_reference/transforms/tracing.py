@@ -24,7 +24,7 @@ from typing import Any
 import jax
 
 from nnx_reference import hijax
-from nnx_reference.metadata import Metadata, partition_spec
+from nnx_reference.partitioning import with_sharding
 from nnx_reference.tables import unflatten
 from nnx_reference.transforms.closures import Function, remembered, watched, weakly
 from nnx_reference.transforms.core import (
@@ -179,19 +179,9 @@ def _abstract_leaves(inputs: Inputs, outcome: Outcome, carried: Sequence[Any]) -
     return [
         value
         if record is None
-        else variable_of(record.kind, _sharded(value, record.metadata), record.metadata)
+        else variable_of(record.kind, with_sharding(value, record.metadata), record.metadata)
         for record, value in zip(outcome.graphdef.leaves, values, strict=True)
     ]
-
-
-def _sharded(value: Any, metadata: Metadata) -> Any:
-    """Adds to an array's type the sharding that metadata says, if there is a mesh for it."""
-    spec, mesh = partition_spec(metadata), jax.sharding.get_abstract_mesh()
-    if mesh.empty or spec is None or not isinstance(value, jax.ShapeDtypeStruct):
-        return value
-    if value.sharding is not None and any(value.sharding.spec):
-        return value  # it has been laid out in the function
-    return value.update(sharding=jax.sharding.NamedSharding(mesh, spec))
 
 
 def _read_all(by_reference: Static, values: Sequence[Any]) -> list[Any]:
