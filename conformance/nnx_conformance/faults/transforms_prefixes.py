@@ -172,3 +172,34 @@ def scan_keeps_names(nnx: Any, patch: pytest.MonkeyPatch) -> None:
         return original(function, **options)
 
     replace_transform(nnx, patch, "scan", change)
+
+
+@fault(breaks="GRA-007")
+def vmap_copies_what_has_two_axes(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """`vmap` takes copies of arguments that share an object with two different axes."""
+
+    def change(original: Any, function: Any, options: dict[str, Any]) -> Any:
+        def call(*args: Any) -> Any:
+            mapped = original(function, **options)
+            try:
+                return mapped(*args)
+            except ValueError:
+                return mapped(*(nnx.clone(arg, graph=True) for arg in args))
+
+        return call
+
+    replace_transform(nnx, patch, "vmap", change)
+
+
+@fault(breaks="TREE-016")
+def prefix_does_not_say_where(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """The error of `prefix` for a Variable that no filter selects does not say which it is."""
+    original = nnx.prefix
+
+    def prefix(*args: Any, **options: Any) -> Any:
+        try:
+            return original(*args, **options)
+        except ValueError:
+            raise ValueError("some Variable has no value") from None
+
+    patch.setattr(nnx, "prefix", prefix)
