@@ -96,3 +96,17 @@ def escaped_variables_take_values(nnx: Any, patch: pytest.MonkeyPatch) -> None:
             return
 
     patch.setattr(nnx.Variable, "set_value", set_value)
+
+
+@fault(breaks="TRX-045")
+def escaped_variables_are_not_named(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """The error about a write to a Variable of another trace level does not say what it is."""
+    original = nnx.Variable.set_value
+
+    def set_value(self: Any, *args: Any, **options: Any) -> None:
+        try:
+            original(self, *args, **options)
+        except nnx.errors.TraceContextError:
+            raise nnx.errors.TraceContextError("something of another trace level") from None
+
+    patch.setattr(nnx.Variable, "set_value", set_value)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from nnx_spec import CONVENTION, MUST, clause
+from nnx_spec import CONVENTION, MUST, OURS, SHOULD, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.hijax.observing import refusal
 from nnx_spec.chapters.transforms.applying import APPLY, each_transform
@@ -107,3 +107,20 @@ class TestEscapes:
         assert transformed(model, X).tolist() == [4, 6]
         assert model.w.get_value().tolist() == [4, 6]
         assert_no_tracers(nnx, model)
+
+
+@clause("TRX-045", SHOULD, OURS, source="who reads the error has to find what has escaped")
+@each_transform("jit", "grad", "scan", "cond", "remat")
+@pytest.mark.parametrize("use", ["write", "write an item"])
+def test_escaped_variables_are_named(nnx, transform, mode, use):
+    """The error about a write to a Variable that has escaped from a trace names its class."""
+    leaking = Leaking(nnx, "list")
+    APPLY[transform](nnx, leaking, mode)(net(nnx, w=nnx.BatchStat(jnp.float32([3, 4]))), X)
+    escaped, made = leaking.escaped
+    unnamed = [
+        type(variable).__name__
+        for variable in (escaped.w, made)
+        for error in [refusal(lambda variable=variable: USES[use](nnx, variable))]
+        if type(variable).__name__ not in str(error)
+    ]
+    assert unnamed == []
