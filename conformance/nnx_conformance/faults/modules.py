@@ -153,7 +153,7 @@ def lists_may_hold_data(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     around(patch, nnx.Module, "__setattr__", setattribute)
 
 
-@fault(breaks="MOD-005")
+@fault(breaks="MOD-023")
 def refusals_name_no_attribute(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The error for data in a static attribute does not say which attribute it is."""
 
@@ -225,6 +225,30 @@ def defaults_overwrite(nnx: Any, patch: pytest.MonkeyPatch) -> None:
         return default
 
     patch.setattr(nnx.Dict, "setdefault", setdefault)
+
+
+@fault(breaks="MOD-024")
+def slices_keep_their_length(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """A slice that is replaced by fewer elements keeps those at its end."""
+
+    def put(original: Any, self: Any, index: Any, value: Any) -> None:
+        if isinstance(index, slice) and index.step in (None, 1):
+            value = list(value)
+            value += self[index][len(value) :]
+        original(self, index, value)
+
+    around(patch, nnx.List, "__setitem__", put)
+
+
+@fault(breaks="MOD-025")
+def names_of_methods_are_there(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """`in` finds the methods of a Dict, too."""
+    around(
+        patch,
+        nnx.Dict,
+        "__contains__",
+        lambda original, self, key: original(self, key) or (key != "" and hasattr(self, key)),
+    )
 
 
 @fault(breaks="MOD-008")
@@ -310,7 +334,7 @@ def static_numbers_are_alike(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     assigning(nnx, patch, lambda self, name, x: Alike(x) if type(x) is int else x)
 
 
-@fault(breaks="MOD-011")
+@fault(breaks="MOD-023")
 def unhashable_values_are_not_named(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The error for a static value that cannot be hashed says nothing about it."""
     original = nnx.split

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from types import MappingProxyType
@@ -29,6 +30,7 @@ KEYS = ("a", "b", "layer10", "layer9", "z")
 
 _slots = st.integers(0, POOL_SIZE - 1).map(Slot)
 _several = st.lists(_slots, max_size=3)
+_some = st.lists(_slots, min_size=1, max_size=3)
 _indices = st.integers(-4, 4)
 _slices = st.builds(
     slice, st.none() | _indices, st.none() | _indices, st.sampled_from([None, 1, 2, -1, -2])
@@ -55,6 +57,11 @@ def mixed_pool(nnx: Any) -> list[Any]:
 
 def _put(items: Any, key: Any, value: Any) -> None:
     items[key] = value
+
+
+def _put_as_many(items: Any, places: slice, values: Sequence[Any]) -> None:
+    """Replaces a slice by as many values as it has."""
+    items[places] = list(itertools.islice(itertools.cycle(values), len(items[places])))
 
 
 def _delete(items: Any, key: Any) -> None:
@@ -90,10 +97,15 @@ MOVES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = MappingProxyTy
 REPLACEMENTS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = MappingProxyType(
     {
         "set": (_put, (_indices, _slots)),
-        "set slice": (_put, (_slices, _several)),
+        "set slice": (_put_as_many, (_slices, _some)),
     }
 )
-"""Operations of lists that put values in the place of others."""
+"""Operations of lists that put values in the place of as many others."""
+
+RESIZING: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = MappingProxyType(
+    {"resize slice": (_put, (_slices, _several))}
+)
+"""Operations of lists that put values in the place of more or fewer others."""
 
 SEARCHES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = MappingProxyType(
     {
@@ -137,7 +149,7 @@ DICT_REPLACEMENTS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = Ma
 )
 """Operations of dicts that put values in the place of others."""
 
-_OPERATIONS = {**MOVES, **REPLACEMENTS, **SEARCHES}
+_OPERATIONS = {**MOVES, **REPLACEMENTS, **RESIZING, **SEARCHES}
 _DICT_OPERATIONS = {**DICT_MOVES, **DICT_REPLACEMENTS}
 
 
@@ -181,8 +193,9 @@ def same(one: Any, other: Any) -> bool:
     return one is other or (isinstance(one, (bool, int)) and one == other)
 
 
-def contents(items: Mapping[str, Any] | MutableSequence[Any]) -> list[Any]:
-    """Lists what a container holds, by identity and in order."""
+def contents(items: Mapping[str, Any] | MutableSequence[Any], pool: Sequence[Any]) -> list[Any]:
+    """Lists what a container holds, in order, each value by its number in a pool."""
+    numbers = {id(value): f"value{n}" for n, value in enumerate(pool)}
     if isinstance(items, Mapping):
-        return [(key, id(value)) for key, value in items.items()]
-    return [id(value) for value in items]
+        return [(key, numbers.get(id(value), value)) for key, value in items.items()]
+    return [numbers.get(id(value), value) for value in items]

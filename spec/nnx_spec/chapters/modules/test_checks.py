@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.modules.models import counted
 from nnx_spec.oracles import snapshot
@@ -40,27 +40,26 @@ def with_data(nnx, case):
     return WRAPPERS[wrapper](VALUES[value](nnx))
 
 
-def assert_refused(change, name, *ways_out):
-    """Asserts that ValueError is raised which names an attribute and the ways out."""
-    with pytest.raises(ValueError, match=name) as caught:
+def assert_refused(change):
+    """Asserts that ValueError is raised."""
+    with pytest.raises(ValueError):  # noqa: PT011 (its text is not specified)
         change()
-    assert [way for way in ways_out if way not in str(caught.value)] == []
 
 
-@clause("MOD-005", MUST, source="guides/pytree#attribute-checks")
+@clause("MOD-005", MUST, DOCUMENTED, source="guides/pytree#attribute-checks")
 class TestDataInStaticAttributes:
-    """Data that would end up in a static attribute raises ValueError, which names the attribute.
+    """Data that would end up in a static attribute raises ValueError.
 
     This holds for data itself where the attribute is static already or `static(...)` says so, and
     for a list, tuple or dict that holds data at any depth and is not annotated as data. What is put
-    into such a container during `__init__` is found at its end. The message says that `nnx.data`
-    is a way out. A refused assignment changes nothing.
+    into such a container during `__init__` is found at its end. A refused assignment changes
+    nothing.
     """
 
     @pytest.mark.parametrize("case", WITH_DATA)
     def test_containers(self, nnx, case):
         node, value = net(nnx), with_data(nnx, case)
-        assert_refused(lambda: setattr(node, "layers", value), "layers", "nnx.data")
+        assert_refused(lambda: setattr(node, "layers", value))
         assert not hasattr(node, "layers")
         node.layers = nnx.data(value)
         assert node.layers is value
@@ -70,14 +69,14 @@ class TestDataInStaticAttributes:
         node = net(nnx, layers="none", w=param(nnx, 1.0))
         before = snapshot(nnx, node, identities=True)
         value = VALUES[case](nnx) if case in VALUES else with_data(nnx, case)
-        assert_refused(lambda: setattr(node, "layers", value), "layers", "nnx.data")
+        assert_refused(lambda: setattr(node, "layers", value))
         assert snapshot(nnx, node, identities=True) == before
 
     @pytest.mark.parametrize("case", [*VALUES, *WITH_DATA])
     def test_annotated_as_static(self, nnx, case):
         node = net(nnx)
         value = VALUES[case](nnx) if case in VALUES else with_data(nnx, case)
-        assert_refused(lambda: setattr(node, "layers", nnx.static(value)), "layers")
+        assert_refused(lambda: setattr(node, "layers", nnx.static(value)))
         assert not hasattr(node, "layers")
 
     @pytest.mark.parametrize("base", ["Module", "Pytree"])
@@ -98,7 +97,7 @@ class TestDataInStaticAttributes:
                 self.table = {"inner": []}
                 fill(nnx, self)
 
-        assert_refused(Filled, "items|table", "nnx.data")
+        assert_refused(Filled)
 
     def test_found_after_the_last_init(self, nnx):
         class Base(nnx.Module):
@@ -111,7 +110,7 @@ class TestDataInStaticAttributes:
                 self.items.append(counted((2,)))
 
         assert Base().items == []
-        assert_refused(Derived, "items", "nnx.data")
+        assert_refused(Derived)
 
     def test_elements_of_containers(self, nnx):
         items, table = nnx.List([1]), nnx.Dict(a=1)
@@ -122,8 +121,7 @@ class TestDataInStaticAttributes:
             lambda: nnx.List([[counted((2,))]]),
             lambda: nnx.Dict(a=[counted((2,))]),
         ):
-            with pytest.raises(ValueError, match="static"):
-                change()
+            assert_refused(change)
         assert (list(items), dict(table)) == ([1], {"a": 1})
 
     def test_what_is_no_data_is_taken(self, nnx):
@@ -143,13 +141,13 @@ ANNOTATED = {
 """Annotations that are inside of what is assigned."""
 
 
-@clause("MOD-006", MUST, source="guides/pytree#attribute-checks")
+@clause("MOD-006", MUST, DOCUMENTED, source="api_reference/flax.nnx/object#flax.nnx.check_pytree")
 class TestCheckPytree:
     """`check_pytree` raises ValueError for an object with data in a static attribute.
 
     It finds what was put into containers after `__init__`, and changes nothing. Annotations that
     stand inside a plain list, tuple or dict raise ValueError, where they are assigned, at the end
-    of `__init__`, and in `check_pytree`. All these errors name the attribute.
+    of `__init__`, and in `check_pytree`.
     """
 
     @pytest.mark.parametrize("kind", VALUES)
@@ -157,13 +155,11 @@ class TestCheckPytree:
         node = net(nnx, items=[], table={"inner": ()}, w=param(nnx, 1.0))
         nnx.check_pytree(node)
         node.items.append((VALUES[kind](nnx),))
-        with pytest.raises(ValueError, match="items"):
-            nnx.check_pytree(node)
+        assert_refused(lambda: nnx.check_pytree(node))
         assert len(node.items) == 1
         node.items.clear()
         node.table["inner"] = {"deep": VALUES[kind](nnx)}
-        with pytest.raises(ValueError, match="table"):
-            nnx.check_pytree(node)
+        assert_refused(lambda: nnx.check_pytree(node))
         node.table.clear()
         nnx.check_pytree(node)
 
@@ -178,7 +174,7 @@ class TestCheckPytree:
     @pytest.mark.parametrize("case", ANNOTATED)
     def test_nested_annotations(self, nnx, case):
         node = net(nnx)
-        assert_refused(lambda: setattr(node, "layers", ANNOTATED[case](nnx)), "layers")
+        assert_refused(lambda: setattr(node, "layers", ANNOTATED[case](nnx)))
         assert not hasattr(node, "layers")
 
     @pytest.mark.parametrize("mark", ["data", "static"])
@@ -188,10 +184,10 @@ class TestCheckPytree:
                 self.items = []
                 self.items.append(getattr(nnx, mark)(1))
 
-        assert_refused(Filled, "items")
+        assert_refused(Filled)
         node = net(nnx, table={})
         node.table["k"] = [getattr(nnx, mark)(1)]
-        assert_refused(lambda: nnx.check_pytree(node), "table")
+        assert_refused(lambda: nnx.check_pytree(node))
 
 
 CHANGES = {
@@ -225,7 +221,7 @@ TRANSFORMS = {
 """JAX transforms that trace a function of one number."""
 
 
-@clause("MOD-010", MUST, source="guides/pytree#trace-level-awareness")
+@clause("MOD-010", MUST, DOCUMENTED, source="guides/pytree#trace-level-awareness")
 class TestTraceLevel:
     """Changing a Pytree that a traced function has captured raises TraceContextError.
 

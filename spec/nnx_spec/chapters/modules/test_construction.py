@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.modules.models import counted, layers
 from nnx_spec.oracles import array_record, state_items
@@ -22,7 +22,7 @@ def affine(x, linear):
     return x @ np.asarray(linear.kernel.get_value()) + np.asarray(linear.bias.get_value())
 
 
-@clause("MOD-001", MUST, source="nnx_basics#the-flax-nnx-module-system")
+@clause("MOD-001", MUST, DOCUMENTED, source="nnx_basics#the-flax-nnx-module-system")
 class TestConstruction:
     """A Module is complete once it is constructed: what it holds can be read, replaced and called.
 
@@ -92,7 +92,7 @@ class TestConstruction:
 T = TypeVar("T")
 
 
-@clause("MOD-018", MUST, source="nnx_basics#model-surgery")
+@clause("MOD-018", MUST, CONVENTION, source="object")
 class TestPythonClasses:
     """Attributes and inheritance of Modules work as for any Python class.
 

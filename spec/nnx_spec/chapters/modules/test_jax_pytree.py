@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.tree_util import GetAttrKey, SequenceKey
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.edits import edits, reordered, revalued
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.modules.models import counted
@@ -56,7 +56,7 @@ REFUSALS = (ValueError, AttributeError)
 """What JAX raises for different structures; the second where 0.10 fails to describe them."""
 
 
-@clause("MOD-002", MUST, source="guides/pytree#nnx-pytree")
+@clause("MOD-002", MUST, DOCUMENTED, source="guides/pytree#nnx-pytree")
 class TestPytree:
     """A Module is a JAX pytree: flattening and unflattening give back an equal, new object.
 
@@ -146,7 +146,7 @@ DIFFERENCES = {
 """Modules that differ in one thing from one with a Param `w` and a static `n`."""
 
 
-@clause("MOD-022", MUST, source="guides/pytree#pytrees-101")
+@clause("MOD-022", MUST, CONVENTION, source="jax.tree.map")
 class TestMapOverSeveral:
     """`jax.tree.map` combines Modules of equal structure, and raises if their structures differ.
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.modules.models import counted, layers
 from nnx_spec.oracles import array_record, snapshot
@@ -40,13 +40,13 @@ STATIC_VALUES = {
 """Static values of each kind, a first and another one."""
 
 
-@clause("MOD-011", MUST, source="key_concepts#traced-vs-static-data")
+@clause("MOD-011", MUST, DOCUMENTED, source="key_concepts#traced-vs-static-data")
 class TestStaticAttributes:
     """Static attributes are plain Python values inside `jax.jit`, and part of what it compiles for.
 
     Code may branch on them. Another static value costs another trace and gives its own result; an
     equal one, of another object too, costs none. Where the structure has to be hashed, a static
-    value that cannot be raises TypeError, which names the attribute or the value's type.
+    value that cannot be raises TypeError or, by way of `jax.jit`, ValueError.
     """
 
     @pytest.mark.parametrize("kind", STATIC_VALUES)
@@ -111,10 +111,8 @@ class TestStaticAttributes:
             lambda: hash(graphdef),
             lambda: jax.jit(lambda graphdef, state: state, static_argnums=0)(graphdef, state),
         ):
-            with pytest.raises((TypeError, ValueError)) as caught:
+            with pytest.raises((TypeError, ValueError)):
                 use()
-            message = str(caught.value)
-            assert any(name in message for name in ("sizes", "set", "Unhashable"))
         assert model.inner.sizes == value
 
 
@@ -127,7 +125,7 @@ CALLS = {
 """Ways to call a Module in a compiled function."""
 
 
-@clause("MOD-012", MUST, source="key_concepts#pytrees")
+@clause("MOD-012", MUST, DOCUMENTED, source="key_concepts#pytrees")
 class TestStatelessCalls:
     """A Module can be compiled by `jax.jit`, as the function or as an argument of one.
 

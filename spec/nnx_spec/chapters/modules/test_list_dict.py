@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from jax.tree_util import SequenceKey
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, DOCUMENTED, MUST, SHOULD, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.modules.models import counted
 from nnx_spec.chapters.modules.programs import (
@@ -15,6 +15,7 @@ from nnx_spec.chapters.modules.programs import (
     DICT_REPLACEMENTS,
     MOVES,
     REPLACEMENTS,
+    RESIZING,
     SEARCHES,
     Slot,
     contents,
@@ -28,9 +29,34 @@ from nnx_spec.chapters.modules.programs import (
 from nnx_spec.oracles import state_items
 
 
-def data_leaves(nnx, values):
-    """Lists the leaves of those values that are data."""
-    return [id(leaf) for x in values if nnx.is_data(x) for leaf in jax.tree.leaves(x)]
+def assert_alike(items, model, step, pool):
+    """Runs a step on a container and on its model, and compares what it gives and leaves."""
+    found, expected = run(items, step, pool), run(model, step, pool)
+    assert same(found, expected), f"{step} gives {found!r} instead of {expected!r}"
+    assert contents(items, pool) == contents(model, pool), f"after {step}"
+
+
+def assert_leaves(nnx, items, values, after):
+    """Compares the leaves of a container with those of the values that it should hold."""
+    found = jax.tree.leaves(items)
+    expected = [leaf for x in values if nnx.is_data(x) for leaf in jax.tree.leaves(x)]
+    names = {id(leaf): f"leaf {n}" for n, leaf in enumerate(expected)}
+    assert [names.get(id(leaf), leaf) for leaf in found] == [
+        names[id(leaf)] for leaf in expected
+    ], f"after {after}"
+
+
+def check_list(nnx, program, pool):
+    """Runs a program on a List and on a list, and compares them after each step."""
+    items, model = nnx.List(pool[2:5]), pool[2:5]
+    for step in program:
+        assert_alike(items, model, step, pool)
+        assert (len(items), bool(items)) == (len(model), bool(model)), f"after {step}"
+        assert_leaves(nnx, items, model, step)
+    found, _ = jax.tree_util.tree_flatten_with_path(items)
+    assert {path[0] for path, _ in found} == {
+        SequenceKey(n) for n, x in enumerate(model) if nnx.is_data(x)
+    }
 
 
 INDEXED = {"get": (), "set": (Slot(4),), "insert": (Slot(4),), "pop at": (), "delete": ()}
@@ -40,39 +66,27 @@ SLICED = {"get slice": (), "set slice": ([Slot(4)],), "delete slice": ()}
 """Operations on a slice, with their further arguments."""
 
 
-@clause("MOD-007", MUST, source="api_reference/flax.nnx/helpers#flax.nnx.List")
+@clause("MOD-007", MUST, DOCUMENTED, source="api_reference/flax.nnx/helpers#flax.nnx.List")
 class TestListAndDict:
     """`List` and `Dict` behave as a mutable sequence and a mutable mapping, `list` and `dict`.
 
     Every operation has the result, the error and the effect that it has on a `list` or `dict`, by
-    position, by slice and by key; a Dict keeps the order of insertion, and any string is a key like
-    any other. They are Modules and pytrees: the elements that are data, and no others, are children
-    under their index or key, wherever they have been moved.
+    position, by slice and by key; a Dict keeps the order of insertion. They are Modules and
+    pytrees: the elements that are data, and no others, are children under their index or key,
+    wherever they have been moved.
     """
 
     @given(program=programs(MOVES, REPLACEMENTS, SEARCHES))
     def test_lists_of_static_values(self, nnx, program):
-        self.check_list(nnx, program, static_pool())
+        check_list(nnx, program, static_pool())
 
     @given(program=programs(MOVES, REPLACEMENTS))
     def test_lists_of_data(self, nnx, program):
-        self.check_list(nnx, program, data_pool(nnx))
+        check_list(nnx, program, data_pool(nnx))
 
     @given(program=programs(MOVES))
     def test_lists_of_both(self, nnx, program):
-        self.check_list(nnx, program, mixed_pool(nnx))
-
-    def check_list(self, nnx, program, pool):
-        items, model = nnx.List(pool[2:5]), pool[2:5]
-        for step in program:
-            assert same(run(items, step, pool), run(model, step, pool)), step
-            assert contents(items) == contents(model), step
-            assert (len(items), bool(items)) == (len(model), bool(model))
-            assert [id(leaf) for leaf in jax.tree.leaves(items)] == data_leaves(nnx, model), step
-        found, _ = jax.tree_util.tree_flatten_with_path(items)
-        assert {path[0] for path, _ in found} == {
-            SequenceKey(n) for n, x in enumerate(model) if nnx.is_data(x)
-        }
+        check_list(nnx, program, mixed_pool(nnx))
 
     @pytest.mark.parametrize("name", INDEXED)
     def test_every_index(self, nnx, name):
@@ -89,8 +103,7 @@ class TestListAndDict:
         pool = static_pool()
         items, model = nnx.List(pool[:3]), pool[:3]
         step = (name, place, *{**INDEXED, **SLICED}[name])
-        assert same(run(items, step, pool), run(model, step, pool)), step
-        assert contents(items) == contents(model), step
+        assert_alike(items, model, step, pool)
 
     @given(program=programs(DICT_MOVES, DICT_REPLACEMENTS))
     def test_dicts_of_static_values(self, nnx, program):
@@ -108,13 +121,10 @@ class TestListAndDict:
         model = {"z": pool[2], "a": pool[3]}
         items = nnx.Dict(model)
         for step in program:
-            assert same(run(items, step, pool), run(model, step, pool)), step
-            assert contents(items) == contents(model), step
+            assert_alike(items, model, step, pool)
             assert [*items] == [*items.keys()] == [*model]
-            assert same([*items.values()], [*model.values()])
             assert (len(items), bool(items)) == (len(model), bool(model))
-        ordered = [model[key] for key in sorted(model)]
-        assert [id(leaf) for leaf in jax.tree.leaves(items)] == data_leaves(nnx, ordered)
+        assert_leaves(nnx, items, [model[key] for key in sorted(model)], program)
 
     def test_popitem(self, nnx):
         table, items = nnx.Dict(b=1, a=param(nnx, 2.0)), {}
@@ -131,27 +141,6 @@ class TestListAndDict:
         assert [*nnx.List(n for n in (1, 2))] == [1, 2]
         assert {**nnx.Dict()} == {}
         assert {**nnx.Dict({"a": 1}, b=2)} == {**nnx.Dict([("a", 1)], b=2)} == {"a": 1, "b": 2}
-
-    def test_slices_of_other_lengths(self, nnx):
-        items = nnx.List([1, 2, 3])
-        items[:1] = [7, 8]
-        items[4:] = [9]
-        assert [*items] == [7, 8, 2, 3, 9]
-        with pytest.raises(ValueError):  # noqa: PT011 (its text is not specified)
-            items[::2] = [1]
-        assert [*items] == [7, 8, 2, 3, 9]
-
-    @pytest.mark.parametrize("key", ["items", "keys", "values", "get", "pop", "update", "a.b", ""])
-    def test_any_string_is_a_key(self, nnx, key):
-        table = nnx.Dict(a=1)
-        assert key not in table
-        assert table.get(key) is None
-        table[key] = w = param(nnx, 2.0)
-        assert table[key] is w
-        assert [*table.items()] == [("a", 1), (key, w)]
-        assert jax.tree.leaves(table) == [2.0]
-        assert table.pop(key) is w
-        assert [*table.keys()] == ["a"]
 
     def test_annotated_elements(self, nnx):
         items = nnx.List([nnx.data(1), 2])
@@ -191,3 +180,40 @@ class TestListAndDict:
         assert Table(b=1, a=2).names() == ["a", "b"]
         mapped = jax.tree.map(lambda x: x + 1, Blocks(4))
         assert (type(mapped), float(mapped.total())) == (Blocks, 10)
+
+
+@clause("MOD-024", SHOULD, CONVENTION, source="list")
+class TestSlicesOfOtherLengths:
+    """A slice of a `List` can be replaced by more or fewer elements, as that of a `list`.
+
+    Where the step is not 1 the lengths must agree, or ValueError is raised and nothing is changed.
+    """
+
+    @given(program=programs(MOVES, RESIZING))
+    def test_lists_of_both(self, nnx, program):
+        check_list(nnx, program, mixed_pool(nnx))
+
+    def test_slices_of_other_lengths(self, nnx):
+        items = nnx.List([1, 2, 3])
+        items[:1] = [7, 8]
+        items[4:] = [9]
+        assert [*items] == [7, 8, 2, 3, 9]
+        with pytest.raises(ValueError):  # noqa: PT011 (its text is not specified)
+            items[::2] = [1]
+        assert [*items] == [7, 8, 2, 3, 9]
+
+
+@clause("MOD-025", SHOULD, CONVENTION, source="dict")
+@pytest.mark.parametrize("key", ["items", "keys", "values", "get", "pop", "update", "a.b", ""])
+def test_any_string_is_a_key(nnx, key):
+    """Any string is a key of a `Dict` like any other, the names of its own methods included."""
+    table = nnx.Dict(a=1)
+    assert key not in list(table)
+    assert (key in table) is False
+    assert table.get(key) is None
+    table[key] = w = param(nnx, 2.0)
+    assert table[key] is w
+    assert [*table.items()] == [("a", 1), (key, w)]
+    assert jax.tree.leaves(table) == [2.0]
+    assert table.pop(key) is w
+    assert [*table.keys()] == ["a"]

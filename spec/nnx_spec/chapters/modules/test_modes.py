@@ -5,7 +5,7 @@ import functools
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.functional.modes import both_modes
 from nnx_spec.chapters.modules.models import layers, model_with_modes, modes, with_modes
@@ -32,12 +32,17 @@ SELECTED = {
 """The modes after `deterministic` has been set to 7 where the filter selects a Module."""
 
 
-@clause("MOD-013", MUST, source="api_reference/flax.nnx/module#flax.nnx.Module.set_attributes")
+@clause(
+    "MOD-013",
+    MUST,
+    DOCUMENTED,
+    source="api_reference/flax.nnx/module#flax.nnx.Module.set_attributes",
+)
 class TestSettingAttributes:
     """`set_attributes` sets attributes in place on every nested Module that has them.
 
     Filters restrict it to the Modules that they select. A name that no selected Module has raises
-    ValueError which names it, unless `raise_if_not_found=False`. `train` and `eval` set
+    ValueError, unless `raise_if_not_found=False`. `train` and `eval` set
     `deterministic` and `use_running_average` to False and to True, and what else they are given.
     """
 
@@ -101,7 +106,7 @@ class TestSettingAttributes:
     def test_names_that_nothing_has(self, nnx, filters, attributes, missing):
         model = model_with_modes(nnx)
         selected = [getattr(layers(nnx), name) for name in filters]
-        with pytest.raises(ValueError, match=missing):
+        with pytest.raises(ValueError):  # noqa: PT011 (its text is not specified)
             model.set_attributes(*selected, **attributes)
         model.set_attributes(*selected, **attributes, raise_if_not_found=False)
         dropped = attributes.get("deterministic") if "Norm" not in filters else None
@@ -119,13 +124,13 @@ VIEWS = {
 either_view = pytest.mark.parametrize("view", VIEWS)
 
 
-@clause("MOD-014", MUST, source="guides/view#example-with-nnx-view")
+@clause("MOD-014", MUST, DOCUMENTED, source="guides/view#example-with-nnx-view")
 class TestViews:
     """`view` gives a copy of a model in other modes, which shares its Variables and arrays.
 
     The original keeps its modes. A mode goes to every Module whose `set_view` has a parameter of
     that name, and `only` restricts it to the Modules that a filter selects. A mode that no selected
-    Module takes raises ValueError which names it, unless `raise_if_not_found=False`.
+    Module takes raises ValueError, unless `raise_if_not_found=False`.
     `with_attributes` does the same for attributes, wherever a Module has them.
     """
 
@@ -193,11 +198,11 @@ class TestViews:
         model, norm = model_with_modes(nnx), layers(nnx).Norm
         before = snapshot(nnx, model, identities=True)
         make = functools.partial(VIEWS[view](nnx), model, graph=graph)
-        with pytest.raises(ValueError, match="zone"):
+        with pytest.raises(ValueError):  # noqa: PT011 (its text is not specified)
             make(zone=1)
-        with pytest.raises(ValueError, match="zone"):
+        with pytest.raises(ValueError):  # noqa: PT011 (its text is not specified)
             make(deterministic=True, zone=1)
-        with pytest.raises(ValueError, match="deterministic"):
+        with pytest.raises(ValueError):  # noqa: PT011 (its text is not specified)
             make(only=norm, deterministic=True)
         assert snapshot(nnx, model, identities=True) == before
         copy = make(deterministic=True, zone=1, raise_if_not_found=False)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.modules.models import counted
 from nnx_spec.oracles import at, leaf_record, state_items
@@ -33,7 +33,7 @@ PATHS = [("arrays", 0), ("arrays", 1, "k"), ("weight",)]
 SHARED = [("again",), ("arrays", 0), ("arrays", 1, "k")]
 
 
-@clause("MOD-009", MUST, source="guides/pytree#turning-off-pytree-registration")
+@clause("MOD-009", MUST, DOCUMENTED, source="guides/pytree#turning-off-pytree-registration")
 class TestObjects:
     """A class with `pytree=False`, or derived from `Object`, is no JAX pytree and checks nothing.
 

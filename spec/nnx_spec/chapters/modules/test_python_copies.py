@@ -8,7 +8,7 @@ import jax
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.modules.models import counted
 from nnx_spec.oracles import nodes, snapshot, state_items, variables
@@ -35,7 +35,7 @@ def importable(nnx, monkeypatch):
         cls.__module__, cls.__qualname__ = names
 
 
-@clause("MOD-019", MUST, source="key_concepts#pytrees")
+@clause("MOD-019", MUST, CONVENTION, source="copy.deepcopy")
 @pytest.mark.usefixtures("importable")
 @pytest.mark.parametrize("way", COPIES)
 class TestPythonCopies:

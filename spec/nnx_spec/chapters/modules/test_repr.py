@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import SHOULD, clause
+from nnx_spec import OURS, SHOULD, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.modules.models import counted, layers
 
@@ -32,7 +32,9 @@ def part(text, name):
     raise AssertionError(f"{name} is not closed in {text}")
 
 
-@clause("MOD-020", SHOULD, source="key_concepts#abstract-arrays")
+@clause(
+    "MOD-020", SHOULD, OURS, source="a reader of a printed model wants shapes, sizes and settings"
+)
 class TestRepr:
     """`repr` of a Module shows its nested structure, with what each part holds and its size.
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.modules.models import counted, layers
 from nnx_spec.oracles import array_record, state_items
@@ -40,7 +40,7 @@ def rebuilt(nnx, model):
 ALL = [(layer, name) for layer in ("first", "second") for name in ("bias", "kernel")]
 
 
-@clause("MOD-015", MUST, source="guides/surgery#pythonic-nnx-module-manipulation")
+@clause("MOD-015", MUST, DOCUMENTED, source="guides/surgery#pythonic-nnx-module-manipulation")
 class TestSurgery:
     """A part of a model can be replaced by assignment, which counts in calls, states and splits.
 
