@@ -7,15 +7,21 @@ import pytest
 import nnx_spec
 from nnx_spec import (
     CONVENTION,
+    DOCUMENTED,
     MUST,
     OURS,
+    SHOULD,
     SOUND,
+    TESTED,
     ClauseError,
     Gathering,
+    Grounds,
     Registry,
     clause,
     editions,
+    needs,
     sources,
+    stands_on,
 )
 from nnx_spec.chapters.transforms.modes import MODES
 from nnx_spec.clauses import unmet
@@ -107,6 +113,78 @@ def test_an_unknown_feature_is_refused_by_name():
         clause(
             "VAR-001", MUST, source="key_concepts", needs={"hijax | telepathy"}, registry=Registry()
         )(rule)
+
+
+def test_a_mark_with_an_unknown_feature_is_refused_by_name():
+    with pytest.raises(ClauseError, match="a test needs the unknown feature telepathy"):
+        needs("hijax", "telepathy")
+
+
+class Rules:
+    """Water is wet."""
+
+    def test_first(self, nnx): ...
+
+    @stands_on(SOUND, "water is lost silently")
+    def test_second(self, nnx): ...
+
+
+class Wishes:
+    """Water is cold."""
+
+    def test_first(self, nnx): ...
+
+    @stands_on(OURS, "one would like it so")
+    def test_second(self, nnx): ...
+
+
+def stated(test, level, basis, source):
+    registry = Registry()
+    clause("VAR-001", level, basis, source=source, registry=registry)(test)
+    return registry["VAR-001"]
+
+
+def test_a_test_may_stand_on_something_else_than_its_clause():
+    known = stated(Rules, MUST, TESTED, "tests/nnx/module_test.py::TestModule::test_call")
+    assert known.basis is TESTED
+    assert known.grounds == {"test_second": Grounds(SOUND, "water is lost silently")}
+
+
+@pytest.mark.parametrize(
+    ("test", "basis", "source"),
+    [(Rules, OURS, "one would like it so"), (Wishes, DOCUMENTED, "key_concepts")],
+)
+def test_no_must_stands_on_a_wish(test, basis, source):
+    with pytest.raises(ClauseError, match=r"VAR-001 is a MUST, but .* this project's wishes"):
+        stated(test, MUST, basis, source)
+    assert stated(test, SHOULD, basis, source).level is SHOULD
+
+
+@pytest.mark.parametrize(
+    ("basis", "source", "message"),
+    [
+        (DOCUMENTED, "hearsay", "hearsay"),
+        (TESTED, "module_test.py", "is not a test such as"),
+        (CONVENTION, "as JAX does", "is not a dotted name"),
+        (SOUND, "lost", "does not say in words"),
+    ],
+)
+def test_a_source_has_the_form_of_its_basis(basis, source, message):
+    with pytest.raises(ClauseError, match=message):
+        stated(Rules, SHOULD, basis, source)
+    with pytest.raises(ClauseError, match=message):
+        stands_on(basis, source)(rule)
+
+
+def test_a_clause_that_gathers_is_a_view():
+    assert {id for id, clause in CLAUSES.items() if clause.is_view} == {"TREE-011", "GRA-012"}
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_clause_that_is_withdrawn_has_a_reason_and_no_tests(name):
+    for id, reason in CHAPTERS[name].withdrawn.items():
+        assert len(reason.split()) >= 3, id
+        assert id not in CLAUSES
 
 
 def test_an_id_is_given_once():

@@ -55,7 +55,7 @@ class TestState:
             for part in ("key", "count")
         }
         found = {path: array_record(leaf.get_value()) for path, leaf in state_items(state)}
-        assert all(record == own.get(path, record) for path, record in found.items())
+        assert found == {path: own.get(path, record) for path, record in found.items()}
 
     def test_classes_and_tags_in_a_state(self, nnx):
         state = dict(state_items(nnx.state(nnx.Rngs(**SEEDS))))
@@ -104,7 +104,8 @@ class TestState:
         other.rngs.params()
         streams = [other.rngs[name] for name in SEEDS]
         nnx.update(other, nnx.state(module, getattr(nnx, part)))
-        assert all(other.rngs[name] is s for name, s in zip(SEEDS, streams, strict=True))
+        replaced = [n for n, s in zip(SEEDS, streams, strict=True) if other.rngs[n] is not s]
+        assert replaced == []
         seeds = {"dropout": 7, "params": 8} if part == "RngCount" else SEEDS
         counts = {"dropout": 1, "params": 2 if part == "RngKey" else 1}
         assert records(other.rngs, SEEDS) == {

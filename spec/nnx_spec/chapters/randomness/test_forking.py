@@ -46,7 +46,7 @@ def check_split(stream, seed, count, shape):
     """Checks a stream that was split off one of that seed, which had drawn `count` keys before."""
     assert key_of(stream) == array_record(jax.random.split(nth_key(seed, count), shape))
     assert stream.count.get_value().shape == shape
-    assert not np.any(count_of(stream))
+    assert np.count_nonzero(count_of(stream)) == 0
     found = slices(stream.key.get_value())
     assert len(set(found)) == len(found) == np.prod(shape)
 
