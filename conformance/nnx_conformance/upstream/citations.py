@@ -119,14 +119,19 @@ def names_in(page: Path) -> set[str] | None:
     return {part for name in listed for part in name.split(".")}
 
 
+UNDERLINED = re.compile(r"^(\S.*)\n([=\-^~*+\"])\2{2,}$", re.MULTILINE)
+
+
 def headings_in(page: Path) -> set[str]:
     """Returns the anchors of a page's headings, in the ways that Sphinx and GitHub make them."""
     text = page.read_text()
     titles = re.findall(r"^\s*(?:\"\s*)?#+ (.+?)(?:\\n)?\"?,?$", text, re.MULTILINE)
-    titles += re.findall(r"^(\S.*)\n(?:===+|---+|\^\^\^+|~~~+)$", text, re.MULTILINE)
-    labels = re.findall(r"^\s*\(([\w-]+)\)=$|^\.\. _([\w-]+):$", text, re.MULTILINE)
+    titles += [found[1] for found in UNDERLINED.finditer(text)]
+    labels = re.findall(
+        r"^\s*\(([\w-]+)\)=$|^\.\. _([\w-]+):$|^#.*\{#([\w-]+)\}$", text, re.MULTILINE
+    )
     anchors = {part for label in labels for part in label if part}
-    for title in titles:
+    for title in (re.sub(r"\{#[\w-]+\}", "", title) for title in titles):
         plain = re.sub(r"[`*]", "", title).strip().lower()
         anchors.add(re.sub(r"[^a-z0-9]+", "-", plain).strip("-"))
         anchors.add(re.sub(r"^[0-9-]+", "", re.sub(r"[^a-z0-9]+", "-", plain)).strip("-"))
