@@ -149,7 +149,7 @@ class TestCustomVJP:
         nnx.grad(total, argnums=(0, 1), **UPDATES)(model_of(nnx), model_of(nnx), Z)
         (((first, second, array), cotangent),) = given
         assert [s["s"].get_value().tolist() for s in (first, second)] == [[2, 2], [5, 5]]
-        assert array is None
+        assert array is None, f"an argument that is no Module has the update {array}"
         assert jax.tree.map(lambda x: x.tolist(), cotangent) == {"sum": [3, 3]}
 
     def test_the_proposals_example(self, nnx):
@@ -171,6 +171,6 @@ class TestCustomVJP:
         f.defvjp(forward, backward)
         model = net(nnx, x=param(nnx, 0.5), y=param(nnx, 2.0))
         gradient = nnx.compat.grad(f)(model)
-        assert isinstance(gradient, nnx.State)
+        assert isinstance(gradient, nnx.State), f"the gradient is a {type(gradient).__name__}"
         found = [gradient["x"][...], gradient["y"][...]]
         np.testing.assert_allclose(found, [2 * np.cos(0.5), np.sin(0.5)], rtol=1e-6)

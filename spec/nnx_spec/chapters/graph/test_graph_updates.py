@@ -168,4 +168,4 @@ class TestEdits:
         before = snapshot(nnx, model, identities=True)
         with pytest.raises((TypeError, ValueError)):
             nnx.scan(step, in_axes=axes, out_axes=axes, **MODE)(model, jnp.zeros(3))
-        assert snapshot(nnx, model, identities=True) == before
+        assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"

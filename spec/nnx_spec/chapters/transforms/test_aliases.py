@@ -96,7 +96,9 @@ class TestAliases:
         with pytest.raises(ValueError):  # noqa: PT011
             f(first, second)
         assert calls == []
-        assert snapshot(nnx, (first, second), identities=True) == before
+        assert snapshot(nnx, (first, second), identities=True) == before, (
+            "what was passed in has changed"
+        )
 
     @each_mode
     def test_bare_variables(self, nnx, mode):

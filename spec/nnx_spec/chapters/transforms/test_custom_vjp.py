@@ -99,7 +99,8 @@ class TestCustomVjp:
             differentiate = nnx.jit(differentiate, **mode)
         model = model_of(nnx)
         by_model, by_x = differentiate(model, X)
-        assert isinstance(by_model, nnx.State if mode["graph_updates"] else type(model))
+        kind = nnx.State if mode["graph_updates"] else type(model)
+        assert isinstance(by_model, kind), f"the gradient is a {type(by_model).__name__}"
         assert lists(nnx, by_model) == {
             path: (2 * np.float32(v)).tolist() for path, v in BY_MODEL.items()
         }

@@ -128,7 +128,7 @@ class TestDevices:
 
         size = len(devices())
         model = nnx.pmap(create, **mode)(counted((size,)))
-        assert isinstance(model, classes(nnx).Net)
+        assert type(model).__name__ == "Net"
         assert model.kernel.get_value().tolist() == [[n, n] for n in range(size)]
         assert model.mean.get_value().tolist() == [1] * size
         assert model.block.calls.get_value().tolist() == [0] * size

@@ -167,7 +167,7 @@ class TestJitted:
             y, pair = nnx.call(pair)(x, factor=2.0)
             nothing, pair = nnx.call(pair).inner.grow(x)
             z, pair = nnx.call(pair).layers[0](x)
-            assert nothing is None
+            assert nothing is None, f"a method that returns nothing gave {nothing}"
             return (y, z), pair
 
         model, eager = model_of(nnx), model_of(nnx)
