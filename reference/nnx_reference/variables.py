@@ -43,8 +43,10 @@ from nnx_reference.hijax import Unshared
 from nnx_reference.jax_private import Trace, current_trace, is_eager
 from nnx_reference.metadata import (
     FLAGS,
+    HOOKS,
     SHOWN,
     Changes,
+    Hook,
     Metadata,
     VariableMetadata,
     run_hooks,
@@ -64,7 +66,9 @@ class Variable(Operators, Generic[A]):
     """A mutable box for a value, with metadata.
 
     Subclass it for a kind of your own, which filters can select. A subclass that overrides
-    `get_value` or `set_value` thereby changes what every way of reading or writing does.
+    `get_value` or `set_value` thereby changes what every way of reading or writing does. Hooks that
+    it has as methods, `on_set_value` for one, are metadata of its Variables unless they have
+    another hook of that name.
     """
 
     __slots__ = ("__weakref__", "_metadata", "_trace", "_value")
@@ -73,6 +77,7 @@ class Variable(Operators, Generic[A]):
     _metadata: Metadata
     _trace: Trace
     _no_metadata: ClassVar[Metadata]
+    _own_hooks: ClassVar[Mapping[str, Hook]] = {}
 
     def __init__(self, value: A | VariableMetadata | Variable[A], **metadata: Any) -> None:
         """Makes a Variable that belongs to the current trace level.
@@ -90,13 +95,13 @@ class Variable(Operators, Generic[A]):
         """
         raw: Any = value
         if isinstance(value, Variable):
-            metadata = {**default_flags(), **value._metadata, **metadata}
+            metadata = {**self._own_hooks, **default_flags(), **value._metadata, **metadata}
             raw = unaliased(value._load())
         elif isinstance(value, VariableMetadata):
-            metadata = {**default_flags(), **metadata, **value.entries()}
+            metadata = {**self._own_hooks, **default_flags(), **metadata, **value.entries()}
             raw = value.raw_value
         else:
-            metadata = {**default_flags(), **metadata}
+            metadata = {**self._own_hooks, **default_flags(), **metadata}
         _set_value(self, raw)
         _set_metadata(self, Metadata(type(self), metadata) if metadata else self._no_metadata)
         _set_trace(self, current_trace())
@@ -111,6 +116,7 @@ class Variable(Operators, Generic[A]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls._own_hooks = {name: getattr(cls, name) for name in HOOKS if hasattr(cls, name)}
         _register(cls)
 
     # --- the value ---

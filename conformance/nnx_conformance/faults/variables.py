@@ -156,7 +156,7 @@ def in_place_addition_gives_an_array(nnx: Any, patch: pytest.MonkeyPatch) -> Non
     patch.setattr(nnx.Variable, "__iadd__", nnx.Variable.__add__, raising=False)
 
 
-@fault(breaks="VAR-006")
+@fault(breaks="VAR-025")
 def in_place_errors_name_no_way(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The error that `v *= 2` raises does not say what to write instead."""
 

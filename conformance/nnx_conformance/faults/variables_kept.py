@@ -174,6 +174,19 @@ def copy_from_takes_the_value_alone(nnx: Any, patch: pytest.MonkeyPatch) -> None
 
 
 @fault(breaks="VAR-016")
+def copy_from_takes_any_class(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """`copy_from` takes the value of a Variable of another class."""
+
+    def copy_from(original: Any, self: Any, other: Any) -> None:
+        if type(self) is type(other):
+            original(self, other)
+        else:
+            self.set_value(other.get_value())
+
+    around(patch, nnx.Variable, "copy_from", copy_from)
+
+
+@fault(breaks="VAR-026")
 def any_class_is_taken_over(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`update_from_state` takes the value of a Variable of another class."""
 
@@ -199,7 +212,7 @@ def writes_across_traces_are_lost(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     around(patch, nnx.Variable, "__setitem__", setitem)
 
 
-@fault(breaks="VAR-017")
+@fault(breaks="VAR-027")
 def trace_errors_name_no_class(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The error of a write to a captured Variable does not say of which class it is."""
 
@@ -275,3 +288,26 @@ def hooks_are_dropped(nnx: Any, patch: pytest.MonkeyPatch) -> None:
         return with_metadata(initializer, **kept)
 
     patch.setattr(nnx, "with_metadata", without_hooks)
+
+
+@fault(breaks="VAR-028")
+def hooks_of_classes_are_dropped(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """A Variable runs the hooks in its metadata and never those of its class."""
+    names = ("on_create_value", "on_get_value", "on_set_value", "on_add_axis", "on_remove_axis")
+
+    def init(original: Any, self: Any, value: Any, **metadata: Any) -> None:
+        none = {name: () for name in names if hasattr(type(self), name)}
+        original(self, value, **{**none, **metadata})
+
+    around(patch, nnx.Variable, "__init__", init)
+
+
+@fault(breaks="VAR-029")
+def booleans_become_numbers(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """A Variable keeps the metadata True as 1, which is equal to it."""
+
+    def init(original: Any, self: Any, value: Any, **metadata: Any) -> None:
+        kept = {k: int(x) if k == "tag" and isinstance(x, bool) else x for k, x in metadata.items()}
+        original(self, value, **kept)
+
+    around(patch, nnx.Variable, "__init__", init)

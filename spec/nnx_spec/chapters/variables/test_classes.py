@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.variables.cases import SECONDS, array, inside
 from nnx_spec.oracles import array_record, user_metadata, variable_record
 from nnx_spec.plans import build_value, classes
@@ -31,7 +31,7 @@ UNRELATED = ("Param", "BatchStat", "Cache", "Intermediate", "RngState", "OptStat
 """Classes of which no two have anything in common but `Variable`."""
 
 
-@clause("VAR-019", MUST, source="api_reference/flax.nnx/variables")
+@clause("VAR-019", MUST, DOCUMENTED, source="api_reference/flax.nnx/variables")
 class TestSurfaceClasses:
     """The surface has ten classes of Variable; a class is under another only as said here.
 
@@ -117,7 +117,7 @@ TRANSFORMS = {
 """Transforms of JAX that take a pytree and give one of the same structure, by name."""
 
 
-@clause("VAR-011", MUST, source="nnx_basics#stateful-computation")
+@clause("VAR-011", MUST, DOCUMENTED, source="api_reference/flax.nnx/variables#flax.nnx.Variable")
 class TestUserClasses:
     """A user-defined subclass is a kind of its own, which nothing that NNX or JAX does to it loses.
 

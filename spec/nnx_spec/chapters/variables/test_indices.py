@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, MUST, clause
 from nnx_spec.chapters.variables.cases import array
 from nnx_spec.oracles import array_record, user_metadata
 from nnx_spec.plans import classes
@@ -144,7 +144,7 @@ def assert_written(result, index, y):
     assert array_record(result) == array_record(expected)
 
 
-@clause("VAR-003", MUST, source="api_reference/flax.nnx/variables#flax.nnx.Variable")
+@clause("VAR-003", MUST, CONVENTION, source="jax.numpy.ndarray.at")
 class TestIndexedWrites:
     """`v[index] = y` on an array value writes that part and no other, for every index
     `.at[index].set` takes.

@@ -1,14 +1,12 @@
 """Metadata: what a Variable carries besides its value."""
 
-import copy
-
 import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, SOUND, clause, stands_on
 from nnx_spec.chapters.variables.cases import SECONDS, array, inside
 from nnx_spec.oracles import IMPLICIT_METADATA, array_record, user_metadata
 
@@ -19,7 +17,12 @@ MAPPINGS = st.dictionaries(NAMES, VALUES, max_size=4)
 """Metadata: hashable values, false ones among them, by names that no array has."""
 
 
-@clause("VAR-008", MUST, source="guides/transforms#axis-metadata")
+@clause(
+    "VAR-008",
+    MUST,
+    DOCUMENTED,
+    source="api_reference/flax.nnx/variables#flax.nnx.Variable.get_metadata",
+)
 class TestReadingMetadata:
     """Keyword arguments of the constructor are the Variable's metadata, whole and by name.
 
@@ -64,7 +67,15 @@ class TestReadingMetadata:
 EDITS = st.tuples(st.sampled_from(["name", "keyword", "whole", "delete"]), NAMES, VALUES)
 
 
-@clause("VAR-009", MUST, source="api_reference/flax.nnx/variables#flax.nnx.Variable.set_metadata")
+ELSEWHERE = "what is assigned beside the metadata gets lost in copies and traces"
+
+
+@clause(
+    "VAR-009",
+    MUST,
+    DOCUMENTED,
+    source="api_reference/flax.nnx/variables#flax.nnx.Variable.set_metadata",
+)
 class TestChangingMetadata:
     """`set_metadata` and `del_metadata` change metadata, and nothing else does.
 
@@ -94,6 +105,7 @@ class TestChangingMetadata:
             assert user_metadata(v) == model
         assert v.get_raw_value() is x
 
+    @stands_on(SOUND, ELSEWHERE)
     @pytest.mark.parametrize("name", ["tag", "fresh"], ids=["present", "absent"])
     def test_assignment_is_refused(self, nnx, name):
         v = nnx.Param(array(1), tag="t")
@@ -102,6 +114,7 @@ class TestChangingMetadata:
         assert user_metadata(v) == {"tag": "t"}
         assert v.tag == "t"
 
+    @stands_on(SOUND, ELSEWHERE)
     @pytest.mark.parametrize("name", ["tag", "fresh"], ids=["present", "absent"])
     def test_deletion_is_refused(self, nnx, name):
         v = nnx.Param(array(1), tag="t")
@@ -109,6 +122,7 @@ class TestChangingMetadata:
             delattr(v, name)
         assert user_metadata(v) == {"tag": "t"}
 
+    @stands_on(SOUND, ELSEWHERE)
     def test_assignment_is_refused_in_a_trace(self, nnx):
         def f(v):
             with pytest.raises(AttributeError):
@@ -118,6 +132,7 @@ class TestChangingMetadata:
 
         assert jax.eval_shape(f, nnx.Param(array(1), tag="t")).tag == "t"
 
+    @stands_on(SOUND, "a change to a dict changes a Variable that nobody wrote to")
     def test_dicts_outside_do_not_matter(self, nnx):
         v = nnx.Param(array(1), tag="t")
         v.get_metadata()["tag"] = "changed"
@@ -157,7 +172,6 @@ def updated_model(nnx, v):
 
 OTHERS = {
     **SECONDS,
-    "copy.copy": lambda nnx, v: copy.copy(v),
     "copy_from": copied_from,
     "update_from_state": updated_from_state,
     "update": updated_model,
@@ -167,11 +181,12 @@ OTHERS = {
 """Ways to make, from a Variable, another one with the same metadata, by name."""
 
 
-@clause("VAR-010", MUST, source="api_reference/flax.nnx/variables#flax.nnx.Variable.set_metadata")
+@clause("VAR-010", MUST, SOUND, source="a change to one Variable changes another one silently")
 class TestUnsharedMetadata:
     """No two Variables share their metadata: to change one's leaves the other's alone.
 
-    It does not matter how the one was made from the other, or both of one dict or initializer.
+    It does not matter how the one was made from the other, or both of one dict or initializer. What
+    `copy.copy` shares is not ruled: by Python's convention it is shallow.
     """
 
     @pytest.mark.parametrize("way", OTHERS)
@@ -217,10 +232,12 @@ class TestUnsharedMetadata:
         assert jax.tree.unflatten(treedef, [array([3, 4])]).tag == "t"
 
 
-HOOKS = ["on_create_value", "on_set_value", "on_get_value", "on_add_axis", "on_remove_axis"]
-
-
-@clause("VAR-023", MUST, source="api_reference/flax.nnx/variables#flax.nnx.with_metadata")
+@clause(
+    "VAR-023",
+    MUST,
+    DOCUMENTED,
+    source="api_reference/flax.nnx/variables#flax.nnx.with_metadata",
+)
 @pytest.mark.filterwarnings("ignore:.*[Hh]ooks are deprecated")
 class TestInitializersWithMetadata:
     """`with_metadata(init, **meta)` is an initializer; a Variable of its result has the metadata.
@@ -228,7 +245,7 @@ class TestInitializersWithMetadata:
     The Variable's value is what `init` gives for the same arguments. A hook given that way runs at
     its moment, `on_create_value`, `on_set_value` and `on_get_value` when a value is put in first,
     replaced and read, `on_add_axis` and `on_remove_axis` with `add_axis` and `remove_axis`; or, in
-    a release without hooks, it is refused with an error that names it.
+    a release without hooks, it is refused.
     """
 
     @pytest.mark.parametrize("kind", ["Variable", "Param", "BatchStat"])
@@ -257,13 +274,8 @@ class TestInitializersWithMetadata:
         """Makes a Variable of value 1 with a hook, or gives None if the hook is refused."""
         try:
             return nnx.Param(nnx.with_metadata(lambda: array(1), **{hook: function})())
-        except Exception as error:
-            TestInitializersWithMetadata.assert_names(error, hook)
+        except Exception:
             return None
-
-    @staticmethod
-    def assert_names(error, hook):
-        assert hook in str(error)
 
     def test_create_hook(self, nnx):
         calls = []

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import MUST, TESTED, clause
 from nnx_spec.chapters.variables.cases import array
 from nnx_spec.oracles import array_record, user_metadata, value_record
 
@@ -137,7 +137,7 @@ class Other:
         return ("rmatmul", other)
 
 
-@clause("VAR-005", MUST, source="nnx_basics#the-flax-nnx-module-system")
+@clause("VAR-005", MUST, TESTED, source="tests/nnx/variable_test.py::TestVariable::test_binary_ops")
 class TestOperators:
     """An operator on a Variable gives what it gives on the value, and changes no operand.
 
@@ -289,7 +289,7 @@ def outcomes(nnx):
     return call_all(VALUES) | failures
 
 
-@clause("VAR-007", MUST, source="nnx_basics#the-flax-nnx-module-system")
+@clause("VAR-007", MUST, TESTED, source="tests/nnx/variable_test.py::TestVariable::test_jax_array")
 class TestFunctions:
     """Functions of `jax.numpy` take a Variable for an array, and compute with its value.
 

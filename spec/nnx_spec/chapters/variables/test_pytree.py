@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, DOCUMENTED, MUST, clause
 from nnx_spec.chapters.variables.cases import array, inside
 from nnx_spec.oracles import array_record, user_metadata, variable_record
 from nnx_spec.plans import VARIABLE_KINDS, build, build_value, classes, variable_class
@@ -18,7 +18,7 @@ from nnx_spec.strategies import metadata, variables
 METADATA_VALUES = st.sampled_from(["red", "blue", 1, None, ("a", 2)])
 
 
-@clause("VAR-012", MUST, source="key_concepts#pytrees")
+@clause("VAR-012", MUST, CONVENTION, source="jax.tree_util.register_pytree_node")
 class TestPytreeNode:
     """A Variable is a pytree node: leaves are its value's, class and metadata are static.
 
@@ -112,7 +112,7 @@ class TestPytreeNode:
         assert jax.vmap(lambda v: v["b"], in_axes=(nnx.Param(0),))(v).tolist() == [5, 6]
 
 
-@clause("VAR-013", MUST, source="key_concepts#traced-vs-static-data")
+@clause("VAR-013", MUST, DOCUMENTED, source="key_concepts#traced-vs-static-data")
 class TestTracedNumbers:
     """A Python number in a Variable is dynamic, while a number that is a plain attribute is static.
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, OURS, SHOULD, TESTED, clause, stands_on
 from nnx_spec.chapters.variables.cases import array, inside
 from nnx_spec.oracles import user_metadata, value_record
 from nnx_spec.plans import classes
@@ -112,34 +112,46 @@ EVERY_WRITE = [
 ]
 
 
-def refused_write(nnx, v, write):
-    """Makes a function that writes to `v`, and counts the refusals; the value has to stay."""
+def refused_write(v, write):
+    """Makes a function that writes to `v`, and keeps the refusals; the value has to stay."""
 
     def f(x):
         before = jax.tree.leaves(v.get_value())
-        with pytest.raises(nnx.errors.TraceContextError) as caught:
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - VAR-027 says which error
             write(v, x)
-        assert type(v).__name__ in str(caught.value)
-        assert all(a is b for a, b in zip(jax.tree.leaves(v.get_value()), before, strict=True))
-        f.refusals += 1
+        after = jax.tree.leaves(v.get_value())
+        kept = [a is b for a, b in zip(after, before, strict=True)]
+        assert kept == [True] * len(before), "a refused write has changed the value"
+        f.refusals.append(caught.value)
         return x
 
-    f.refusals = 0
+    f.refusals = []
     return f
 
 
-@clause("VAR-017", MUST, source="guides/transforms#mutable-module-cannot-be-passed-by-closure")
+FEW_TRANSFORMS = ["make_jaxpr", "grad", "vmap"]
+
+LEVELS = "tests/nnx/rngs_test.py::TestRngs::test_rng_trace_level_constraints"
+
+
+@clause(
+    "VAR-017",
+    MUST,
+    DOCUMENTED,
+    source="guides/transforms#mutable-module-cannot-be-passed-by-closure",
+)
 class TestCapturedVariables:
-    """Writing to a Variable of an outer trace level raises `TraceContextError` and changes nothing.
+    """Writing to the value of a Variable of an outer trace level raises and changes nothing.
 
     So it is in every transform, for every way to write and whatever is written, a tracer or not.
-    The message names the Variable's class. The Variable keeps its old value, never a tracer, may be
-    read inside, and can be written to afterwards where it belongs.
+    For item assignment the error is the documented `TraceContextError`. The Variable keeps its old
+    value, never a tracer, may be read inside, and can be written to afterwards where it belongs.
     """
 
     @staticmethod
     def assert_whole(v, value):
-        assert not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(v.get_value()))
+        kinds = {type(x) for x in jax.tree.leaves(v.get_value())}
+        assert [kind for kind in kinds if issubclass(kind, jax.core.Tracer)] == []
         assert value_record(v.get_value()) == value_record(value)
         assert user_metadata(v) == {"tag": "t"}
         v.set_value(array([5]))
@@ -149,24 +161,25 @@ class TestCapturedVariables:
     @pytest.mark.parametrize("write", [WRITES["array"]["whole"], augment], ids=["set", "augment"])
     def test_every_transform(self, nnx, write, name):
         v = classes(nnx).Count(array(3), tag="t")
-        f = refused_write(nnx, v, write)
+        f = refused_write(v, write)
         TRANSFORMS[name](f)
-        assert f.refusals > 0
+        assert len(f.refusals) > 0, "the function was not called"
         self.assert_whole(v, array(3))
 
-    @pytest.mark.parametrize("name", ["make_jaxpr", "grad", "vmap"])
+    @pytest.mark.parametrize("name", FEW_TRANSFORMS)
     @pytest.mark.parametrize(("kind", "write"), EVERY_WRITE)
     def test_every_write(self, nnx, kind, write, name):
         v = classes(nnx).Count(VALUES[kind](), tag="t")
-        f = refused_write(nnx, v, write)
+        f = refused_write(v, write)
         TRANSFORMS[name](f)
-        assert f.refusals > 0
+        assert len(f.refusals) > 0, "the function was not called"
         self.assert_whole(v, VALUES[kind]())
 
+    @stands_on(TESTED, LEVELS)
     @pytest.mark.parametrize("kind", ["Variable", "Param", "BatchStat", "RngCount"])
     def test_the_error_leaves_the_transform(self, nnx, kind):
         v = getattr(nnx, kind)(array(3), tag="t")
-        with pytest.raises(nnx.errors.TraceContextError, match=kind):
+        with pytest.raises(nnx.errors.TraceContextError):
             jax.jit(lambda x: put(v, ..., x))(SCALAR)
         self.assert_whole(v, array(3))
 
@@ -174,9 +187,9 @@ class TestCapturedVariables:
     def test_between_two_traces(self, nnx, name):
         def outer(x):
             v = nnx.BatchStat(x, tag="t")
-            f = refused_write(nnx, v, WRITES["array"]["whole"])
+            f = refused_write(v, WRITES["array"]["whole"])
             TRANSFORMS[name](f)
-            assert f.refusals > 0
+            assert len(f.refusals) > 0, "the function was not called"
             assert v.get_value() is x
             v[...] += 1
             return v[...]
@@ -199,6 +212,7 @@ class TestCapturedVariables:
 
         trace(name, f)
 
+    @stands_on(TESTED, LEVELS)
     @pytest.mark.parametrize("name", ["jit", "vmap", "grad"])
     def test_captured_with_a_method(self, nnx, name):
         class Counter(nnx.Module):
@@ -210,13 +224,32 @@ class TestCapturedVariables:
                 return x
 
         counter = Counter()
-        with pytest.raises(nnx.errors.TraceContextError, match="BatchStat"):
+        with pytest.raises(nnx.errors.TraceContextError):
             TRANSFORMS[name](counter.increment)
         self.assert_whole(counter.count, array(0))
 
     @pytest.mark.parametrize("name", ["jit", "vmap", "grad", "scan"])
     def test_captured_through_update(self, nnx, name):
         model = inside(nnx, nnx.Param(array(3), tag="t"))
-        with pytest.raises(nnx.errors.TraceContextError, match="Param"):
+        with pytest.raises(Exception):  # noqa: B017, PT011 - which error is not ruled
             TRANSFORMS[name](lambda x: nnx.update(model, nnx.state(inside(nnx, nnx.Param(x)))))
         self.assert_whole(model.v, array(3))
+
+
+@clause("VAR-027", SHOULD, OURS, source="the error says which Variable was captured and by what")
+class TestErrorsOfCapturedVariables:
+    """A refused write to a captured Variable raises `TraceContextError` that names its class."""
+
+    @pytest.mark.parametrize("name", FEW_TRANSFORMS)
+    @pytest.mark.parametrize(("kind", "write"), EVERY_WRITE)
+    def test_every_write(self, nnx, kind, write, name):
+        f = refused_write(classes(nnx).Count(VALUES[kind](), tag="t"), write)
+        TRANSFORMS[name](f)
+        kinds = {type(error).__name__ for error in f.refusals}
+        assert kinds == {"TraceContextError"}
+        assert [str(error) for error in f.refusals if "Count" not in str(error)] == []
+
+    def test_through_update(self, nnx):
+        model = inside(nnx, nnx.Param(array(3), tag="t"))
+        with pytest.raises(nnx.errors.TraceContextError, match="Param"):
+            jax.jit(lambda x: nnx.update(model, nnx.state(inside(nnx, nnx.Param(x)))))(SCALAR)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, SOUND, clause
 from nnx_spec.chapters.variables.cases import RefusalError, Refuses, array
 from nnx_spec.oracles import array_record, user_metadata, value_record
 from nnx_spec.plans import classes
@@ -25,7 +25,7 @@ def write_value(v, y):
 WRITES = pytest.mark.parametrize("write", [write_item, write_value])
 
 
-@clause("VAR-002", MUST, source="nnx_basics#stateful-computation")
+@clause("VAR-002", MUST, DOCUMENTED, source="nnx_basics#stateful-computation")
 class TestReplacement:
     """`v[...] = y` and `set_value(y)` replace the value in place: every holder of the Variable sees
     the new one.
@@ -150,7 +150,7 @@ LIST_FAILURES = {
 """Updates of a list that fail."""
 
 
-@clause("VAR-024", MUST, source="api_reference/flax.nnx/variables#flax.nnx.Variable")
+@clause("VAR-024", MUST, SOUND, source="part of a write that failed stays behind")
 class TestFailedUpdates:
     """An exception raised while a new value is computed or put in leaves the Variable exactly as it
     was.
