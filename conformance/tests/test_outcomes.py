@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import errors, given
+from hypothesis import HealthCheck, errors, given, settings
 from hypothesis import strategies as st
 
 from nnx_conformance.failures import LINES, failure, gist, message_of, muteness
@@ -71,6 +71,7 @@ def test_no_tests_leave_a_clause_unfinished():
     assert join([]) is Outcome.UNFINISHED
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(outcomes=st.lists(st.sampled_from(Outcome), min_size=1))
 def test_joining(outcomes):
     joined = join(outcomes)
