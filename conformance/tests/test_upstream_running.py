@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from types import SimpleNamespace
 
 import pytest
 
 from nnx_conformance.cli import main
-from nnx_conformance.upstream import baseline, scope
+from nnx_conformance.upstream import baseline, distribution, documents, reading, scope
 
 TESTS = """
     import unittest
@@ -392,3 +393,21 @@ class TestUse:
         ran = guide("-k", "no_such_thing")
         assert ran.code == 3
         assert "nothing ran" in ran.out
+
+
+def test_an_interrupt_ends_the_processes(monkeypatch, tmp_path, miniatures):
+    monkeypatch.chdir(miniatures)
+    noted = tmp_path / "noted"
+    source = f"import os, pathlib\nfrom flax import nnx\npathlib.Path({str(noted)!r}).write_text("
+    source += "str(os.getpid()))\nnnx.steps(3)\n"
+    cut = documents.Document("guide.md", (documents.Cell("guide.md#1", source),))
+
+    def interrupt(record):
+        if noted.exists() and noted.read_text():
+            raise KeyboardInterrupt
+
+    given = distribution.Distribution(tmp_path, "1.2")
+    record = reading.run("nnx_other", given, [cut], jobs=1, limit=60, watch=interrupt)
+    assert record.interrupted
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(noted.read_text()), 0)

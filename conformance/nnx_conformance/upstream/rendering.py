@@ -127,7 +127,8 @@ def _verdict(comparison: Comparison) -> str:
             passed = sum(not verdict.differs for verdict in verdicts)
             share = 100 * passed / len(verdicts)
             parts.append(f"{passed} of {len(verdicts)} {unit} as on Flax ({share:.1f}%)")
-    ending = f"{len(comparison.unexpected)} unexpected" if comparison.unexpected else "as expected"
+    judged = f"{len(comparison.unexpected) or 'nothing'} unexpected"
+    ending = f", {judged}" if comparison.verdicts else ""
     state = "interrupted after " if comparison.interrupted else ""
     counts = ", ".join(parts) or "nothing ran"
-    return f"{comparison.name}: {state}{counts} in {comparison.seconds:.1f} s, {ending}"
+    return f"{comparison.name}: {state}{counts} in {comparison.seconds:.1f} s{ending}"
