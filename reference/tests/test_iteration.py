@@ -197,7 +197,7 @@ def test_bad_calls_are_refused():
         nnx.scan(lambda c, x: ((c, c), x))(0, XS)
     with pytest.raises(TypeError, match="float32"):
         nnx.scan(lambda c, x: (c + 0.5, x))(jnp.int32(0), XS)
-    with pytest.raises(ValueError, match="the carry is another Layer"):
+    with pytest.raises(ValueError, match=r"the carry\.calls is another BatchStat"):
         nnx.scan(lambda c, x: (nnx.clone(c), x))(layer, XS)
     with pytest.raises(ValueError, match=r"at a\.calls, with 0.*at b\.calls, with None"):
         nnx.scan(lambda a, b: 0, in_axes=(0, None), out_axes=0)(layers, layers)

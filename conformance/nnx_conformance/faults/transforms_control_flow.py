@@ -152,6 +152,64 @@ def while_loop_does_not_say_where(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(nnx, "while_loop", while_loop)
 
 
+def _arrays_in(nnx: Any, carry: Any) -> list[Any]:
+    """Lists the arrays in attributes of the Pytrees in a carry."""
+    nodes = [node for _, node in nnx.iter_graph(carry, graph=True) if isinstance(node, nnx.Pytree)]
+    values = [value for node in nodes for value in vars(node).values()]
+    return [value for value in values if isinstance(value, jax.Array)]
+
+
+@fault(breaks="TRX-042")
+def scan_keeps_attributes(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """`scan` refuses a step that puts another array into an attribute of what it carries."""
+
+    def change(original: Any, function: Any, options: dict[str, Any]) -> Any:
+        def step(carry: Any, *rest: Any) -> Any:
+            before = _arrays_in(nnx, carry)
+            new, output = function(carry, *rest)
+            if any(a is not b for a, b in zip(before, _arrays_in(nnx, new), strict=True)):
+                raise ValueError("the carry changes")
+            return new, output
+
+        return original(step, **options)
+
+    replace_transform(nnx, patch, "scan", change)
+
+
+@fault(breaks="TRX-044")
+def fori_loop_keeps_variables(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """`fori_loop` refuses a State with other Variables than those that it was passed."""
+
+    def change(lower: Any, upper: Any, body: Any) -> tuple[Any, Any, Any]:
+        def step(number: Any, carry: Any) -> Any:
+            new = body(number, carry)
+            pairs = zip(variables_in(nnx, carry), variables_in(nnx, new), strict=True)
+            if any(a is not b for a, b in pairs):
+                raise ValueError("a Variable is another one")
+            return new
+
+        return lower, upper, step
+
+    _change_fori_loop(nnx, patch, change)
+
+
+@fault(breaks="TRX-046")
+def scan_takes_other_variables(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """`scan` writes to the Variable that it carries what another one holds that a step returns."""
+
+    def change(original: Any, function: Any, options: dict[str, Any]) -> Any:
+        def step(carry: Any, *rest: Any) -> Any:
+            new, output = function(carry, *rest)
+            if isinstance(new, nnx.Variable) and new is not carry:
+                carry.set_value(new.get_value())
+                new = carry
+            return new, output
+
+        return original(step, **options)
+
+    replace_transform(nnx, patch, "scan", change)
+
+
 @fault(breaks="TRX-024")
 def failed_checks_drop_updates(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The updates of a function under `checkify` are lost if a check fails."""

@@ -39,7 +39,8 @@ Read in this order:
                           layer on the core, for vmap (mapping.py), pmap and shard_map (devices.py)
     tracing.py            a function traced once, by itself, before JAX builds control flow of it,
                           for as long as it captures the same (closures.py);
-                          branching.py: cond and switch; carrying.py: what goes from step to step;
+                          branching.py: cond and switch; carries.py and carrying.py: what goes from
+                          step to step;
                           looping.py: while_loop and fori_loop; iteration.py: scan
     products.py           vjp and jvp; custom.py: custom_vjp; forms.py: objects made of cotangents
     plans.py              what jit (compilation.py) compiles for; dispatching.py: why a call that

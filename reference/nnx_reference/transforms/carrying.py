@@ -1,4 +1,4 @@
-"""What goes from step to step in a loop, and what a step and a branch must leave as it was.
+"""Loops that carry values, and what a condition and a branch must leave as it was.
 
 A loop carries arrays, and new values of Variables. JAX wants to know the latter before the loop
 begins. So a step is traced by itself first, on values like those of the loop; that tells what it
@@ -23,8 +23,6 @@ from nnx_reference.transforms.core import (
     Opened,
     Outcome,
     Structure,
-    check_tree,
-    is_object,
     open_tree,
     spell_root,
 )
@@ -55,6 +53,20 @@ def build_loop(build: Callable[[set[int]], T], carried: set[int]) -> T:
             carried = carried | wider.numbers
 
 
+class Renewed(NamedTuple):
+    """What of a carry a step returns anew, other than by writing to Variables.
+
+    Attributes:
+      nodes: the numbers, in the carry's own graph, of objects that are other ones.
+      leaves: the numbers there of leaves that are.
+      numbers: the numbers of these in the structure of all arguments.
+    """
+
+    nodes: tuple[int, ...] = ()
+    leaves: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
+
+
 class Left(NamedTuple):
     """What a step has done.
 
@@ -62,15 +74,18 @@ class Left(NamedTuple):
       outcome: the outcome.
       numbers: the numbers of the values that it has written and that are not stacked.
       axes: the axis along which to stack each value that is stacked.
+      renewed: what of the carry is new.
     """
 
     outcome: Outcome
     numbers: tuple[int, ...]
     axes: tuple[int, ...] = ()
+    renewed: Renewed = Renewed()
 
 
-Finished = tuple[Static, list[Any], list[Any], list[Any]]
-"""What a loop gives: the outcome, what it carries, the carry's arrays, and the other outputs."""
+Finished = tuple[Static, list[Any], list[Any], list[Any], list[Any]]
+"""What a loop gives: the outcome and what is renewed, what it carries, the carry's arrays, the
+values of what is renewed, and the other outputs."""
 
 
 class Loop:
@@ -158,52 +173,10 @@ class Loop:
             for origin, is_carried in zip(outcome.leaf_origins, outcome.is_carried, strict=True)
             if is_carried
         ]
-        return Static(outcome), carried, [state[name] for name in self.arrays], list(remaining)
-
-
-def open_carry(carry: Any) -> Opened:
-    """Flattens a carry down to its objects."""
-    return open_tree(carry, lambda path: "the carry" + keystr(path))
-
-
-def arrays_of_carry(what: str, old: Opened, returned: Any, graph: bool) -> list[Any]:
-    """Lists the arrays of the carry that a step returns.
-
-    Args:
-      what: what the step belongs to, for errors.
-      old: the carry that it was passed, opened.
-      returned: the one that it returns.
-      graph: whether sharing is allowed.
-
-    Raises:
-      TypeError: the carry has another structure than the one that was passed in.
-      ValueError: an object in it is not the one that was passed in; something is shared in tree
-        mode.
-    """
-    new = open_carry(returned)
-    if not graph:
-        check_tree(flatten(new.objects(new.leaves)).graphdef, new.objects(new.names))
-    if (new.treedef, new.is_object) != (old.treedef, old.is_object):
-        raise TypeError(
-            f"a step of {what} returns a carry of the structure that it is passed, {old.treedef},"
-            f" not {new.treedef}{_first_difference(new, old)}"
-        )
-    for name, mine, given in zip(new.names, new.leaves, old.leaves, strict=True):
-        if is_object(mine) and mine is not given:
-            raise ValueError(
-                f"{name} is another {type(mine).__name__} than the step of {what} was passed:"
-                " change that one in place and return it, or carry what nnx.split gives"
-            )
-    return new.arrays(new.leaves)
-
-
-def _first_difference(new: Opened, old: Opened) -> str:
-    ours = dict(zip(new.names, new.is_object, strict=True))
-    theirs = dict(zip(old.names, old.is_object, strict=True))
-    for name in [*ours, *theirs]:
-        if ours.get(name) != theirs.get(name):
-            return f"; they differ at {name}"
-    return ""
+        renewed = self.left.renewed
+        arrays = [state[name] for name in self.arrays]
+        inside = [state[names[n]] for n in renewed.numbers]
+        return Static((outcome, renewed)), carried, arrays, inside, list(remaining)
 
 
 class Entry(NamedTuple):
@@ -243,9 +216,9 @@ def only_values_change(what: str, opened: Opened) -> Iterator[None]:
     """
     names, objects = opened.objects(opened.names), opened.objects(opened.leaves)
     known = flatten(objects)
-    before = _table_of(known, known, names)
+    before = table_of(known, known, names)
     yield
-    after = _table_of(known, flatten(objects), names)
+    after = table_of(known, flatten(objects), names)
     for name in [*before, *after]:
         old, new = before.get(name), after.get(name)
         if old != new:
@@ -255,19 +228,19 @@ def only_values_change(what: str, opened: Opened) -> Iterator[None]:
             )
 
 
-def _table_of(known: Flat, flat: Flat, names: list[str]) -> Table:
+def table_of(known: Flat, flat: Flat, names: list[str]) -> Table:
     """Lists what is in a graph; its parts are numbered by where they are in a known one."""
     nodes, leaves = [
         {id(part): n for n, part in enumerate(parts)} for parts in (known.nodes, known.leaves)
     ]
     origins = [nodes.get(id(n)) for n in flat.nodes], [leaves.get(id(x)) for x in flat.leaves]
-    return _table(flat.graphdef, names, *origins)
+    return tabulate(flat.graphdef, names, *origins)
 
 
 def table_after(structure: Structure, outcome: Outcome) -> Table:
     """Lists what a run leaves of its inputs, and the objects of its output, by their places."""
     origins = outcome.node_origins, outcome.leaf_origins
-    return _table(outcome.graphdef, roots_after(structure, outcome), *origins)
+    return tabulate(outcome.graphdef, roots_after(structure, outcome), *origins)
 
 
 def roots_after(structure: Structure, outcome: Outcome) -> list[str]:
@@ -283,9 +256,10 @@ def roots_after(structure: Structure, outcome: Outcome) -> list[str]:
     return [*kept, *passed, *made]
 
 
-def _table(
+def tabulate(
     graphdef: GraphDef[Any], roots: list[str], node_origins: Any, leaf_origins: Any
 ) -> Table:
+    """Lists what is in a graph with named roots, and which input each part was, by place."""
     nodes = zip(graphdef.node_paths, graphdef.nodes, node_origins, strict=True)
     leaves = zip(graphdef.paths, graphdef.leaves, leaf_origins, strict=True)
     found = {

@@ -379,25 +379,38 @@ class Inputs:
 
     def _build(self, outcome: Outcome, leaves: list[Any]) -> Any:
         """Builds the outcome's graph of the caller's own objects and of new ones."""
-        trace, records = current_trace(), outcome.graphdef.nodes
-        nodes = [
-            new_object(record.kind, trace) if origin is None else self.flat.nodes[origin]
-            for record, origin in zip(records, outcome.node_origins, strict=True)
-        ]
-        for number in range(len(nodes) - 1, -1, -1):
-            record = records[number]
-            children = {key: leaves[n] for key, n in record.leaves} | {
-                key: nodes[n] for key, n in record.nodes
-            }
-            if outcome.node_origins[number] is None:
-                nodes[number] = build(
-                    nodes[number], record.kind, record.form, children, record.static
-                )
-            elif self.structure.updates:
-                change_children(
-                    nodes[number], children, {key: value for key, _, value in record.static}
-                )
-        return nodes[0]
+        own = [None if n is None else self.flat.nodes[n] for n in outcome.node_origins]
+        return build_around(outcome.graphdef, leaves, own, change=self.structure.updates)
+
+
+def build_around(
+    graphdef: GraphDef[Any], leaves: Sequence[Any], own: Sequence[Any], *, change: bool
+) -> Any:
+    """Builds a graph of leaves, of objects that there are, and of new ones; returns its root.
+
+    Args:
+      graphdef: its structure.
+      leaves: its leaves.
+      own: for each of its nodes the object that is to stand there, None for a new one.
+      change: whether the former are made to hold what the graph says; else they are left alone.
+    """
+    trace = current_trace()
+    nodes = [
+        new_object(record.kind, trace) if node is None else node
+        for record, node in zip(graphdef.nodes, own, strict=True)
+    ]
+    for number in range(len(nodes) - 1, -1, -1):
+        record = graphdef.nodes[number]
+        children = {key: leaves[n] for key, n in record.leaves} | {
+            key: nodes[n] for key, n in record.nodes
+        }
+        if own[number] is None:
+            nodes[number] = build(nodes[number], record.kind, record.form, children, record.static)
+        elif change:
+            change_children(
+                nodes[number], children, {key: value for key, _, value in record.static}
+            )
+    return nodes[0]
 
 
 def _leaf_origins(before: Flat, after: Flat, kept: int) -> list[int | None]:

@@ -34,21 +34,19 @@ from nnx_reference.transforms.axes import (
     spread,
 )
 from nnx_reference.transforms.axis_metadata import NO_METADATA, in_step, refuse_metadata
+from nnx_reference.transforms.carries import Carried, Passed, last_carry
 from nnx_reference.transforms.carrying import (
     Finished,
     Left,
     Loop,
-    arrays_of_carry,
+    Renewed,
     build_loop,
-    only_values_change,
-    open_carry,
 )
 from nnx_reference.transforms.core import (
     MISSING,
     Inputs,
     Run,
     Structure,
-    close_tree,
     decorator,
     open_tree,
 )
@@ -114,13 +112,14 @@ def scan(
         values = dict(zip(inputs.structure.names, inputs.values, strict=True))
         static = step, tuple(options.items())
         scan = operation(_scan, (function,))
-        outcome, carried, arrays, rest = scan(static, inputs.structure, values)
-        left = inputs.finish(outcome.value, carried, rest)
+        found, carried, arrays, inside, rest = scan(static, inputs.structure, values)
+        outcome, renewed = found.value
+        left = inputs.finish(outcome, carried, rest)
         if step.carry_in is None:
             return left
-        passed = open_carry(args[step.carry_in])
-        objects = passed.objects(passed.leaves)
-        return step.join(close_tree(passed.treedef, passed.is_object, objects, arrays), left)
+        updates = inputs.structure.updates
+        carry = last_carry(args[step.carry_in], arrays, inside, renewed, updates)
+        return step.join(carry, left)
 
     return scanned
 
@@ -228,7 +227,7 @@ class _Step:
         self, function: Callable[..., Any], structure: Structure, values: Sequence[Any]
     ) -> tuple[Static, list[Any], list[Any], list[Any]]:
         """Runs it; gives what it has done, written, carried and left to be stacked."""
-        carry: list[Any] = []
+        carry: list[Carried] = []
         run = structure.run(functools.partial(self.part, function, carry), values)
         pairs = zip(run.carried(run.outcome.leaf_origins), run.carried_values(), strict=True)
         first, leaves = len(values) - len(self.placement.leaves), self.placement.leaves
@@ -237,12 +236,14 @@ class _Step:
             for n, value in pairs
             if n is not None and not isinstance(leaves[n], int)
         }
+        arrays, inside, renewed = carry[0] if carry else ([], {}, Renewed())
+        written |= inside
         axes, stacked = self.stacked(run)
-        left = Left(run.outcome, tuple(written), tuple(axes))
-        return Static(left), list(written.values()), carry, stacked
+        left = Left(run.outcome, tuple(written), tuple(axes), renewed)
+        return Static(left), list(written.values()), arrays, stacked
 
-    def part(self, function: Callable[..., Any], carry: list[Any], *args: Any) -> Any:
-        """Calls the function; puts the arrays of its carry into a list, and returns the rest.
+    def part(self, function: Callable[..., Any], carry: list[Carried], *args: Any) -> Any:
+        """Calls the function; puts its carry, compared, into a list, and returns the rest.
 
         Raises:
           TypeError: the output is no tuple like `out_axes`, or the carry has another structure than
@@ -252,10 +253,9 @@ class _Step:
         """
         if self.carry_in is None:
             return function(*args)
-        passed = open_carry(args[self.carry_in])
-        with only_values_change("a step of scan", passed):
-            returned, rest = self._part(function(*args))
-            carry += arrays_of_carry("scan", passed, returned, self.placement.structure.graph)
+        passed = Passed("scan", args, self.carry_in, self.placement.structure)
+        returned, rest = self._part(function(*args))
+        carry.append(passed.compare(returned))
         return rest
 
     def _part(self, output: Any) -> tuple[Any, Any]:

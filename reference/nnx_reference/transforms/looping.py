@@ -18,17 +18,17 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from nnx_reference.transforms.carries import Carried, Passed, last_carry, open_carry
 from nnx_reference.transforms.carrying import (
     Finished,
     Left,
     Loop,
-    arrays_of_carry,
+    Renewed,
     build_loop,
     only_values_change,
-    open_carry,
 )
 from nnx_reference.transforms.closures import Function
-from nnx_reference.transforms.core import Inputs, Run, Structure, close_tree
+from nnx_reference.transforms.core import Inputs, Run, Structure
 from nnx_reference.transforms.statics import Static
 from nnx_reference.transforms.tracing import Traced, operation
 
@@ -235,28 +235,41 @@ class _Step:
         self, function: Function, structure: Structure, values: Sequence[Any]
     ) -> tuple[Static, list[Any], list[Any], list[Any]]:
         """Runs it."""
+        found: list[Carried] = []
 
-        def step(*args: Any) -> list[Any]:
-            passed = open_carry(args[self.position])
-            with only_values_change(f"a step of {self.what}", passed):
-                return arrays_of_carry(self.what, passed, function(*args), structure.graph)
+        def step(*args: Any) -> None:
+            passed = Passed(self.what, args, self.position, structure)
+            found.append(passed.compare(function(*args)))
 
         run = structure.run(step, values)
-        return *_written(structure, run), run.output.leaves, []
+        (carried,) = found
+        return *_written(structure, run, carried.inside, carried.renewed), carried.arrays, []
 
 
-def _written(structure: Structure, run: Run) -> tuple[Static, list[Any]]:
-    """Returns what a function has done that changes values of Variables only, and these values."""
+def _written(
+    structure: Structure,
+    run: Run,
+    inside: dict[int, Any] | None = None,
+    renewed: Renewed = Renewed(),  # noqa: B008
+) -> tuple[Static, list[Any]]:
+    """Returns what a function has done that changes values only, and these values."""
     first = len(structure.names) - structure.graphdef.num_leaves
     pairs = zip(run.carried(run.outcome.leaf_origins), run.carried_values(), strict=True)
-    written = {first + n: value for n, value in pairs if n is not None}
-    return Static(Left(run.outcome, tuple(written))), list(written.values())
+    written = {first + n: value for n, value in pairs if n is not None} | (inside or {})
+    left = Left(run.outcome, tuple(written), renewed=renewed)
+    return Static(left), list(written.values())
 
 
 def _last_carry(
-    inputs: Inputs, init_val: Any, outcome: Static, carried: list[Any], arrays: list[Any], _: Any
+    inputs: Inputs,
+    init_val: Any,
+    found: Static,
+    carried: list[Any],
+    arrays: list[Any],
+    inside: list[Any],
+    _: Any,
 ) -> Any:
     """Writes what a loop has left into the caller's objects, and builds the carry of them."""
-    opened = open_carry(init_val)
-    left = inputs.finish(outcome.value, carried, arrays)
-    return close_tree(opened.treedef, opened.is_object, opened.objects(opened.leaves), left)
+    outcome, renewed = found.value
+    inputs.finish(outcome, carried, [])
+    return last_carry(init_val, arrays, inside, renewed, inputs.structure.updates)
