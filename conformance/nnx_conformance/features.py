@@ -155,6 +155,19 @@ def _hijax(nnx: Any) -> bool:
     return bool(nnx.Variable(jnp.zeros(()), hijax=True).hijax)
 
 
+def _hijax_updates(nnx: Any) -> bool:
+    import jax
+    import jax.numpy as jnp
+
+    variable = nnx.Variable(jnp.zeros(()), hijax=True, ref=False)
+    increment = jax.jit(lambda variable: variable.set_value(variable.get_value() + 1))
+    try:
+        increment(variable)
+    except nnx.errors.ImmutableVariableError:
+        return False
+    return True
+
+
 def _hijax_qdd(nnx: Any) -> bool:
     import jax
     import jax.numpy as jnp
@@ -165,7 +178,10 @@ def _hijax_qdd(nnx: Any) -> bool:
     def grow(variable: Any) -> None:
         variable["key"] = jnp.zeros(())
 
-    grow(variable)
+    try:
+        grow(variable)
+    except nnx.errors.ImmutableVariableError:
+        return False
     return "key" in variable.get_value()
 
 
@@ -194,6 +210,7 @@ def _products(nnx: Any) -> bool:
 
 PROBES: dict[str, Callable[[Any], bool]] = {
     "hijax": _hijax,
+    "hijax.updates": _hijax_updates,
     "hijax.qdd": _hijax_qdd,
     "hijax.ref": _hijax_ref,
     "mutable-flag": _mutable_flag,

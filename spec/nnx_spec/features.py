@@ -49,6 +49,7 @@ AREAS = {
 
 OPTIONAL = {
     "hijax": "A Variable can be a hijax value, which carries its updates out of `jax.jit`.",
+    "hijax.updates": "A hijax Variable that is no ref may be changed inside a transform.",
     "hijax.qdd": "A hijax Variable may change structure, dtype or shape inside `jax.jit`.",
     "hijax.ref": "A Variable can hold its value in a `jax.Ref` and change it inside `jax.jit`.",
     "mutable-flag": "A Variable can be marked immutable, and writes to it are then refused.",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
+import pytest
 
+from nnx_spec import needs
 from nnx_spec.oracles import assert_no_tracers, user_metadata, value_record, variables
 
 
@@ -61,3 +64,21 @@ def assert_copies(nnx: Any, view: Any, original: Any) -> None:
             arrays = (jax.tree.leaves(v.get_value()) for v in (copy, variable))
             assert all(a is b for a, b in zip(*arrays, strict=True))
     assert pairs
+
+
+KINDS: Mapping[str, Mapping[str, bool]] = MappingProxyType(
+    {"hijax": {"hijax": True}, "ref": {"ref": True}}
+)
+"""The kinds of Variables that carry out what is written to them, as keywords, by name."""
+
+EACH_KIND = pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(KINDS["hijax"], id="hijax", marks=needs("hijax.updates")),
+        pytest.param(KINDS["ref"], id="ref", marks=needs("hijax.ref")),
+    ],
+)
+"""Runs a test with each kind of them: `nnx.Variable(value, **flags)`."""
+
+PLAIN: Mapping[str, bool] = MappingProxyType({"hijax": False, "ref": False})
+"""What makes a view plain."""
