@@ -5,14 +5,11 @@
     model = merge(graphdef, params, rest)      # a new object, equal to the old one
     update(model, state)                       # values into the Variables that are there
 
-Who shares what. The functions that read an object leave it as it is. A State's Variables are new
-objects, with the same array objects as values: writing to one side is not seen by the other.
-`merge` makes new objects and new Variables, and leaves the States that it is given alone. `clone`
-is a split and a merge.
-
-A hijax Variable holds its value by reference, and it is the reference that is shared: what is
-written to an object that was merged from the State of another is seen in that, too. A `clone` is
-independent all the same.
+Who shares what. The functions that read an object leave it as it is. A State's leaves are the
+object's own Variables and arrays, and `merge` makes new objects around the Variables of the States
+that it is given: what is written on one side is seen on the other. `merge(..., copy=True)` and
+`clone` make new Variables, which are independent. So does JAX with whatever goes through its
+transforms and `jax.tree.map`.
 
 Tree mode and graph mode. With `graph=False` an object that is met twice is an error, which names
 its paths; with `graph=True` it is one object in the structure and one after `merge`. `graph=None`
@@ -31,7 +28,7 @@ from nnx_reference import tables
 from nnx_reference.configuration import resolve_graph
 from nnx_reference.filters import Filter
 from nnx_reference.grouping import Pairs, partition, select
-from nnx_reference.jax_private import current_trace
+from nnx_reference.jax_private import Trace, current_trace
 from nnx_reference.nesting import gather, nest
 from nnx_reference.pytree import Key, Path
 from nnx_reference.state import FlatState, State, from_flat_state, sorted_keys
@@ -75,25 +72,33 @@ def _describe_sharing(
     )
 
 
-def copies(flat: Flat) -> list[Any]:
-    """Returns the leaves of a graph as such that share no Variable, container or NumPy buffer.
+def _copies(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> list[Any]:
+    """Returns leaves that share no Variable, container or NumPy buffer with the given ones.
 
-    What a Variable holds by reference is shared, and so are the buffers of a capture.
+    Only the buffers of a capture are shared.
     """
     trace = current_trace()
     made = [
-        new_variable(type(leaf), leaf._copied(), leaf._metadata, trace)
-        if isinstance(leaf, Variable)
-        else unaliased(leaf)
-        for leaf in flat.leaves
+        _independent(leaf, trace) if isinstance(leaf, Variable) else unaliased(leaf)
+        for leaf in leaves
     ]
-    for number in flat.graphdef.buffers:
-        made[number] = flat.leaves[number]
+    for number in graphdef.buffers:
+        made[number] = leaves[number]
     return made
+
+
+def _independent(variable: Variable[Any], trace: Trace) -> Variable[Any]:
+    """Returns a copy of a Variable at the current trace level."""
+    kind, metadata = type(variable), variable._metadata
+    if metadata.by_reference:
+        return variable_of(kind, variable._load(), metadata)
+    return new_variable(kind, unaliased(variable._load()), metadata, trace)
 
 
 def split(node: A, /, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]:
     """Splits an object graph into structure and state.
+
+    The leaves of the state are the object's own Variables and arrays.
 
     Args:
       node: an object, a container of objects, or a leaf.
@@ -140,10 +145,9 @@ def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef[Any]:
 
 
 def _states(flat: Flat, filters: Sequence[Filter], exhaustive: bool) -> list[Any]:
-    leaves = copies(flat)
     if not filters:
-        return [nest(flat.graphdef, leaves)]
-    pairs = zip(flat.graphdef.paths, leaves, strict=True)
+        return [nest(flat.graphdef, flat.leaves)]
+    pairs = zip(flat.graphdef.paths, flat.leaves, strict=True)
     groups = partition(pairs, filters) if exhaustive else select(pairs, filters)
     return [state_of(group) for group in groups]
 
@@ -160,7 +164,8 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False) -> A
       graphdef_or_graphstate: a GraphDef, or what `unpack` gives.
       *states: States or nested mappings, in any number and order, that have a leaf for each path of
         the structure: a Variable of the class that belongs there, or a value for it.
-      copy: whether the arrays are copied, too.
+      copy: whether the object gets copies of the Variables, and of their arrays; if not, it holds
+        the States' own.
 
     Raises:
       ValueError: a leaf is missing, is surplus, or is a Variable of another class; the error names
@@ -174,9 +179,9 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False) -> A
         raise TypeError(
             f"merge takes a GraphDef first, not {type(graphdef_or_graphstate).__name__}"
         )
-    leaves = _checked_copies(graphdef_or_graphstate, gather(graphdef_or_graphstate, states))
+    leaves = _checked(graphdef_or_graphstate, gather(graphdef_or_graphstate, states))
     if copy:
-        leaves = [_with_copied_arrays(leaf) for leaf in leaves]
+        leaves = [*map(_with_copied_arrays, _copies(graphdef_or_graphstate, leaves))]
     return tables.unflatten(graphdef_or_graphstate, leaves)
 
 
@@ -184,24 +189,16 @@ def _bare(states: Any) -> Any:
     return states._state if isinstance(states, GraphState) else states
 
 
-def _checked_copies(graphdef: GraphDef[Any], leaves: list[Any]) -> list[Any]:
-    """Returns a leaf for each record: a new Variable or the value itself."""
-    trace = current_trace()
+def _checked(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> list[Any]:
+    """Returns a leaf for each record, with a new Variable where a bare value stands for one."""
     checked: list[Any] = []
     for record, leaf in zip(graphdef.leaves, leaves, strict=True):
-        if record is None:
-            if isinstance(leaf, Variable):
-                raise ValueError(_wrong_leaf(graphdef, len(checked), leaf))
-            checked.append(unaliased(leaf))
-        elif isinstance(leaf, Variable):
-            if type(leaf) is not record.kind:
-                raise ValueError(_wrong_leaf(graphdef, len(checked), leaf))
-            checked.append(new_variable(record.kind, leaf._copied(), leaf._metadata, trace))
-        else:
-            checked.append(variable_of(record.kind, unaliased(leaf), record.metadata))
-    for number in graphdef.buffers:
-        if isinstance(leaves[number], Variable):
-            checked[number] = leaves[number]
+        if not isinstance(leaf, Variable):
+            if record is not None:
+                leaf = variable_of(record.kind, unaliased(leaf), record.metadata)
+        elif record is None or type(leaf) is not record.kind:
+            raise ValueError(_wrong_leaf(graphdef, len(checked), leaf))
+        checked.append(leaf)
     return checked
 
 
@@ -216,15 +213,7 @@ def _wrong_leaf(graphdef: GraphDef[Any], number: int, leaf: Any) -> str:
 
 
 def _with_copied_arrays(leaf: Any) -> Any:
-    leaf = _independent(leaf)
     return jax.tree.map(lambda value: value.copy() if isinstance(value, jax.Array) else value, leaf)
-
-
-def _independent(leaf: Any) -> Any:
-    """Returns a Variable that shares nothing held by reference; other leaves as they are."""
-    if isinstance(leaf, Variable) and leaf._metadata.by_reference:
-        return variable_of(type(leaf), leaf._load(), leaf._metadata)
-    return leaf
 
 
 def clone(node: A, variables: bool = True, *, arrays: bool = False, graph: bool | None = None) -> A:
@@ -245,7 +234,7 @@ def clone(node: A, variables: bool = True, *, arrays: bool = False, graph: bool 
             "clone cannot copy arrays and share the Variables that hold them; let variables=True"
         )
     flat = read(node, graph, "clone")
-    leaves = [*map(_independent, copies(flat))]
+    leaves = _copies(flat.graphdef, flat.leaves)
     if arrays:
         leaves = [_with_copied_arrays(leaf) for leaf in leaves]
     if not variables:
@@ -317,14 +306,16 @@ def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
 def map_leaves(f: Callable[[Path, Any], Any], node: A, /, *, graph: bool | None = None) -> A:
     """Builds a new object graph with `f(path, leaf)` in place of each leaf; known as `nnx.map`.
 
+    `f` gets the object's own Variables; a Variable that it returns is the new object's own.
+
     Raises:
       ValueError: what `f` returns is a Variable of another class; or, in tree mode, something is
         shared.
     """
     flat = read(node, graph, "map")
-    pairs = zip(flat.graphdef.paths, copies(flat), strict=True)
+    pairs = zip(flat.graphdef.paths, flat.leaves, strict=True)
     return tables.unflatten(
-        flat.graphdef, _checked_copies(flat.graphdef, [f(path, leaf) for path, leaf in pairs])
+        flat.graphdef, _checked(flat.graphdef, [f(path, leaf) for path, leaf in pairs])
     )
 
 
@@ -344,7 +335,7 @@ def flatten(
     """
     flat = read(node, graph, "flatten")
     if with_paths:
-        return flat.graphdef, FlatState.from_sorted_keys_values(flat.graphdef.paths, copies(flat))
+        return flat.graphdef, FlatState.from_sorted_keys_values(flat.graphdef.paths, flat.leaves)
     return flat.graphdef, [
         leaf._load() if isinstance(leaf, Variable) else leaf for leaf in flat.leaves
     ]
@@ -363,4 +354,4 @@ def unflatten(graphdef: GraphDef[A], state: FlatState | Mapping[Key, Any] | list
         raise ValueError(
             f"the structure has {graphdef.num_leaves} leaves, but {len(leaves)} are given"
         )
-    return tables.unflatten(graphdef, _checked_copies(graphdef, leaves))
+    return tables.unflatten(graphdef, _checked(graphdef, leaves))

@@ -185,10 +185,6 @@ class Variable(Operators, Generic[A]):
             _set_value(self, hijax.share(self._value, self.ref))
         return self._value
 
-    def _copied(self) -> Any:
-        """Returns the value for a copy of the Variable, or what holds it by reference for both."""
-        return self._shared() if self._metadata.by_reference else unaliased(self._load())
-
     def _store(self, value: Any) -> None:
         """Stores a value that `_check_write` has let through."""
         if not self._metadata.by_reference:

@@ -314,13 +314,18 @@ def update_passes_over_what_is_not_there(nnx: Any, patch: pytest.MonkeyPatch) ->
 def state_copies_values(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The Variables that `state` gives hold copies of the object's arrays."""
 
+    def copied(leaf: Any) -> Any:
+        if not isinstance(leaf, nnx.Variable) or isinstance(leaf.get_value(), dict):
+            return leaf
+        return leaf.replace(jnp.array(leaf.get_value(), copy=True))
+
     def state(original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        for one in result if isinstance(result, tuple) else (result,):
-            for _, leaf in state_items(one):
-                if isinstance(leaf, nnx.Variable) and not isinstance(leaf.get_value(), dict):
-                    leaf.set_value(jnp.array(leaf.get_value(), copy=True))
-        return result
+        states = [
+            nnx.State(nested([(path, copied(leaf)) for path, leaf in state_items(one)]))
+            for one in (result if isinstance(result, tuple) else (result,))
+        ]
+        return tuple(states) if isinstance(result, tuple) else states[0]
 
     around(nnx, patch, "state", state)
 
@@ -333,44 +338,6 @@ def state_wants_all(nnx: Any, patch: pytest.MonkeyPatch) -> None:
         states = nnx.split(node, *filters, **kwargs)[1:]
         return states[0] if len(states) == 1 else tuple(states)
 
-    around(nnx, patch, "state", state)
-
-
-@fault(breaks="GRF-010")
-def split_gives_the_object_s_variables(nnx: Any, patch: pytest.MonkeyPatch) -> None:
-    """The Variables in the States that `split` gives are the object's own."""
-
-    def split(original: Any, node: Any, *filters: Any, **kwargs: Any) -> Any:
-        graphdef, *states = original(node, *filters, **kwargs)
-        own = dict(walk(nnx, node))
-        shared = [[(path, own[path]) for path, _ in state_items(state)] for state in states]
-        return graphdef, *[nnx.State(nested(items)) for items in shared]
-
-    around(nnx, patch, "split", split)
-
-
-@fault(breaks="GRF-010")
-def state_shares_updates_one_way(nnx: Any, patch: pytest.MonkeyPatch) -> None:
-    """Metadata that is set on a Variable from `state` is set on the object's Variable, too."""
-    original_set = nnx.Variable.set_metadata
-    partners: dict[int, tuple[Any, Any]] = {}
-
-    def set_metadata(self: Any, *args: Any, **kwargs: Any) -> None:
-        original_set(self, *args, **kwargs)
-        leaf, own = partners.get(id(self), (None, None))
-        if leaf is self and own is not self:
-            original_set(own, *args, **kwargs)
-
-    def state(original: Any, node: Any, *filters: Any, **kwargs: Any) -> Any:
-        result = original(node, *filters, **kwargs)
-        own = dict(walk(nnx, node))
-        for one in result if isinstance(result, tuple) else (result,):
-            for path, leaf in state_items(one):
-                if isinstance(leaf, nnx.Variable):
-                    partners[id(leaf)] = (leaf, own[path])
-        return result
-
-    patch.setattr(nnx.Variable, "set_metadata", set_metadata)
     around(nnx, patch, "state", state)
 
 
