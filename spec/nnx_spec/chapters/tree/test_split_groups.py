@@ -207,16 +207,6 @@ class TestPrefix:
         with pytest.raises(ValueError):  # noqa: PT011
             nnx.prefix(model, {nnx.Param: 0, nnx.BatchStat: None}, graph=mode["graph"])
 
-    @modes
-    def test_an_axis_for_each_is_enough(self, nnx, mode):
-        """Has a last filter for what the others do not select: the way out of the refusal."""
-        model = weights(nnx)
-        filters = {nnx.Param: 1, nnx.BatchStat: None, ...: 0}
-        prefix = nnx.prefix(model, filters, graph=mode["graph"])
-        found = [at(nnx, prefix, path) for path in (("kernel",), ("scale",), ("block", "calls"))]
-        values = [x.get_value() if isinstance(x, nnx.Variable) else x for x in found]
-        assert values == [1, None, 0]
-
 
 @clause("TREE-016", SHOULD, OURS, source="who reads the error has to find what has no axis")
 @modes
