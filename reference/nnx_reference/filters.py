@@ -75,7 +75,7 @@ class Nothing:
 
 @dataclass(frozen=True)
 class OfType:
-    """Selects the instances of a class, and stand-ins that have it, or a subclass, as their `type`.
+    """Selects the instances of a class.
 
     Attributes:
       type: the class.
@@ -85,10 +85,7 @@ class OfType:
 
     def __call__(self, path: Path, value: typing.Any) -> bool:
         """Tells whether the value is selected."""
-        if isinstance(value, self.type):
-            return True
-        stands_for = getattr(value, "type", None)
-        return isinstance(stands_for, builtins.type) and issubclass(stands_for, self.type)
+        return isinstance(value, self.type)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def unknown_streams_are_forks(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(nnx.Rngs, "__getattr__", lambda self, name: original(self, name).fork())
 
 
-@fault(breaks="RNG-003")
+@fault(breaks="RNG-017")
 def missing_streams_are_not_named(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The error for a stream that there is none for does not say which."""
     original = nnx.Rngs.__getattr__
@@ -454,7 +454,7 @@ def float_seeds_are_rounded(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(nnx.Rngs, "__init__", init)
 
 
-@fault(breaks="RNG-015")
+@fault(breaks="RNG-017")
 def bad_seeds_are_not_shown(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The error for a bad seed of `reseed` does not show it."""
     original = nnx.reseed

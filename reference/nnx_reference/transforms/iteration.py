@@ -8,7 +8,8 @@ Every value in the arguments is one of three things in the loop:
 
 A Variable that is broadcast may be written nevertheless, a count of draws for example, and the next
 step must see that. So it is carried, too (`carrying.py`). All others that are broadcast are
-constants of the loop.
+constants of the loop. With graph updates a stream that is broadcast starts afresh at each step, so
+that all draw the same keys, and goes on after the loop as the last step has left it.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from nnx_reference.transforms.core import (
 from nnx_reference.transforms.placing import Placement
 from nnx_reference.transforms.statics import Static
 from nnx_reference.transforms.tracing import Traced, operation
+from nnx_reference.variables import RngState
 
 
 @decorator
@@ -326,6 +328,13 @@ def _scan(
     }
     carried = {number for number, axis in enumerate(axes.values()) if axis is Carry}
 
+    names = structure.names[first:]
+    afresh = {
+        name: values[name]
+        for name, record in zip(names, structure.graphdef.leaves, strict=True)
+        if structure.updates and axes[name] is None and _is_random(record)
+    }
+
     def probe(values: dict[str, Any]) -> Any:
         current = values | {name: _like_slice(values[name]) for name in slices}
         return function(how, structure, [current[name] for name in structure.names])
@@ -336,11 +345,21 @@ def _scan(
 
     def build(carried: set[int]) -> Finished:
         loop = Loop(function, how, structure, values, carried)
-        last, found = jax.lax.scan(loop.step, loop.state, slices, **dict(options))
+
+        def step(state: dict[str, Any], slices: dict[str, Any]) -> Any:
+            return loop.step(state, slices | afresh)
+
+        last, found = jax.lax.scan(step, loop.state, slices, **dict(options))
         stacked = [_move(x, 0, axis) for x, axis in zip(found, loop.left.axes, strict=True)]
         return loop.finish(last, stacked)
 
     return build_loop(build, (carried - by_reference) | set(numbers))
+
+
+def _is_random(record: Any) -> bool:
+    """Tells whether a leaf is state of a stream that is held plainly."""
+    is_variable = record is not None and not record.metadata.by_reference
+    return is_variable and issubclass(record.kind, RngState)
 
 
 def _like_slice(value: Any) -> Any:

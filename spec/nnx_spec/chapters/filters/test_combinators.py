@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.filters.selection import MODEL, expected, items, paths_in
 from nnx_spec.filter_plans import build_filter
 from nnx_spec.plans import build
@@ -46,7 +46,7 @@ LAWS = {
 }
 
 
-@clause("FLT-005", MUST, source="guides/filters_guide#the-filter-dsl")
+@clause("FLT-005", MUST, DOCUMENTED, source="guides/filters_guide#the-filter-dsl")
 class TestBooleanAlgebra:
     """`Any`, `All` and `Not` obey Boolean algebra, and a tuple or list is `Any` of its items.
 
@@ -98,12 +98,12 @@ DISTINCT = {
 }
 
 
-@clause("FLT-009", MUST, source="guides/filters_guide#the-filter-dsl")
+@clause("FLT-009", MUST, DOCUMENTED, source="guides/transforms#transforming-sub-states-lift-types")
 class TestFiltersAsValues:
     """Filter objects are hashable, and two are equal when they were made alike.
 
-    So they can be keys of a dict and static arguments of `jax.jit`. Filters of different classes,
-    or of one class with different arguments, are unequal.
+    So they can be keys of a dict, as StateAxes take them, and static arguments of `jax.jit`.
+    Filters of different classes, or of one class with different arguments, are unequal.
     """
 
     @pytest.mark.parametrize("name", DISTINCT)

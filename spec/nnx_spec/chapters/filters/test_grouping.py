@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.filters.selection import MODEL, items, paths_in
 from nnx_spec.filter_plans import build_filter, group_of
 from nnx_spec.oracles import array_record, variable_record
@@ -35,7 +35,7 @@ PLACES = {
 }
 
 
-@clause("FLT-006", MUST, source="guides/filters_guide#the-filter-protocol")
+@clause("FLT-006", MUST, DOCUMENTED, source="guides/filters_guide#the-filter-protocol")
 class TestCallables:
     """A callable `(path, value) -> bool` is used as it is: it sees the full path and the Variable.
 
@@ -89,7 +89,7 @@ def by_pop(nnx, model, *filters):
     return states if len(filters) > 1 else (states,)
 
 
-@clause("FLT-007", MUST, source="guides/filters_guide#grouping-states")
+@clause("FLT-007", MUST, DOCUMENTED, source="guides/filters_guide#grouping-states")
 class TestOrder:
     """An item falls to the first filter that selects it, whatever later filters would.
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.filters.selection import MODEL, expected, items, paths_in
 from nnx_spec.filter_plans import (
     AllPlan,
@@ -123,7 +123,7 @@ def by_with_vars(nnx, model, select):
     return where(lambda path: lookup(changed, path) is not lookup(model, path))
 
 
-@clause("FLT-010", MUST, source="guides/filters_guide")
+@clause("FLT-010", MUST, DOCUMENTED, source="guides/filters_guide")
 class TestUsers:
     """A filter selects the same wherever one is taken.
 

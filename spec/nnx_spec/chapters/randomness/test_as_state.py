@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.randomness.keys import count_of, nth_key, records, stream_record
 from nnx_spec.oracles import array_record, state_items
@@ -34,7 +34,7 @@ def model(nnx, **seeds):
     return module
 
 
-@clause("RNG-013", MUST, source="guides/randomness#filtering-random-state")
+@clause("RNG-013", MUST, DOCUMENTED, source="guides/randomness#filtering-random-state")
 class TestState:
     """Streams are nodes whose key and count are Variables, like all other state.
 

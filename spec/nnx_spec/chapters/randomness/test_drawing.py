@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.randomness.keys import (
     PlainRngs,
     Step,
@@ -23,7 +23,7 @@ RNGS = "guides/randomness#rngs-rngstream-and-rngstate"
 COUNTS = st.sampled_from([0, 1, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 2])
 
 
-@clause("RNG-002", MUST, source=RNGS)
+@clause("RNG-002", MUST, DOCUMENTED, source=RNGS)
 class TestDraws:
     """A call of a stream gives `jax.random.fold_in(key, count)` and then adds one to the count.
 
@@ -65,7 +65,7 @@ def from_stream(nnx):
     return nnx.Rngs(4, noise=3).noise
 
 
-@clause("RNG-005", MUST, source="guides/randomness#jax-random-shorthand-methods")
+@clause("RNG-005", MUST, DOCUMENTED, source="guides/randomness#jax-random-shorthand-methods")
 class TestSamplers:
     """`rngs` and each stream have the samplers of `jax.random` as methods, without the key.
 
@@ -129,7 +129,7 @@ print(drawn)
 """
 
 
-@clause("RNG-006", MUST, source="guides/randomness")
+@clause("RNG-006", MUST, DOCUMENTED, source="guides/randomness")
 class TestReproducibility:
     """The same seeds and the same order of draws give the same numbers.
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, SOUND, TESTED, clause, needs, stands_on
 from nnx_spec.chapters.randomness.keys import count_of, nth_key, records, stream_record
 from nnx_spec.oracles import array_record
 
@@ -59,13 +59,14 @@ USES = {
 """Ways to draw from `Rngs` in a function of a scalar."""
 
 
-@clause("RNG-014", MUST, source="guides/randomness#transforming-implicit-state")
+@clause("RNG-014", MUST, DOCUMENTED, source="guides/randomness#transforming-implicit-state")
 class TestTransforms:
     """A draw from `Rngs` that are passed to a transform counts for the caller as it does eagerly.
 
-    Under `jit`, `grad`, `remat`, and in `scan` that carries or broadcasts the streams, the numbers
-    are those of the same calls one after the other; under `vmap` and `scan` over split streams
-    those of each slice by itself. A draw from `Rngs` that the function captured raises
+    Under `jit`, `grad`, `remat`, and in `scan` that carries the streams, the numbers are those of
+    the same calls one after the other; under `vmap` and `scan` over split streams those of each
+    slice by itself. In `scan` that broadcasts them so they are in tree mode, while with graph
+    updates each step draws the same keys. A draw from `Rngs` that the function captured raises
     `TraceContextError` and draws nothing.
     """
 
@@ -116,17 +117,26 @@ class TestTransforms:
         }
         assert records(rngs, expected) == records(carried, expected) == expected
 
-    @both_modes
-    def test_scan_that_broadcasts(self, nnx, mode):
+    @stands_on(TESTED, "tests/nnx/transforms_test.py::TestScan::test_broadcast_variable_mutation")
+    def test_scan_that_broadcasts_in_tree_mode(self, nnx):
+        rngs = nnx.Rngs(noise=4)
+        drawn = self.broadcast(nnx, rngs, graph=False, graph_updates=False)
+        assert [*map(array_record, drawn)] == [array_record(nth_key(4, n)) for n in range(3)]
+        assert stream_record(rngs.noise) == (array_record(jax.random.key(4)), 3)
+
+    @needs("graph-updates")
+    @stands_on(TESTED, "tests/nnx/transforms_test.py::TestScan::test_scan_broadcast_keys")
+    def test_scan_that_broadcasts_with_graph_updates(self, nnx):
+        drawn = self.broadcast(nnx, nnx.Rngs(noise=4), graph=True, graph_updates=True)
+        assert [*map(array_record, drawn)] == [array_record(nth_key(4, 0))] * 3
+
+    def broadcast(self, nnx, rngs, **mode):
         def step(carry, x, rngs):
             return carry, rngs.noise()
 
         axes = (nnx.Carry, 0)
-        rngs = nnx.Rngs(noise=4)
-        scanning = nnx.scan(step, in_axes=(*axes, None), out_axes=axes, **MODES[mode])
-        _, drawn = scanning(0, jnp.zeros(3), rngs)
-        assert equal(drawn, [nth_key(4, n) for n in range(3)])
-        assert stream_record(rngs.noise) == (array_record(jax.random.key(4)), 3)
+        scanning = nnx.scan(step, in_axes=(*axes, None), out_axes=axes, **mode)
+        return scanning(0, jnp.zeros(3), rngs)[1]
 
     @both_modes
     @pytest.mark.parametrize("name", ["grad", "value_and_grad"])
@@ -164,7 +174,7 @@ class TestTransforms:
         assert array_record(rngs()) == array_record(nth_key(3, 0))
 
 
-@clause("RNG-016", MUST, source="guides/transforms")
+@clause("RNG-016", MUST, SOUND, source="the derivative is that of another mask than the value")
 class TestRemat:
     """A draw inside `remat` is the same in the forward pass and when it is recomputed.
 

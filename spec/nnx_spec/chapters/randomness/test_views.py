@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.randomness.keys import nth_key, records
 from nnx_spec.oracles import array_record, nodes, variables
@@ -81,7 +81,7 @@ def derived(name, fate):
     return array_record(keys), np.zeros(shape).tolist()
 
 
-@clause("RNG-011", MUST, source="api_reference/flax.nnx/rnglib")
+@clause("RNG-011", MUST, DOCUMENTED, source="api_reference/flax.nnx/rnglib#flax.nnx.with_rngs")
 class TestWithRngs:
     """`with_rngs` gives a view of an object in which streams are split, broadcast or forked.
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, TESTED, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.randomness.keys import (
     count_of,
@@ -22,8 +22,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*split.*:DeprecationWarning")
 
 SEEDS = {"dropout": 3, "noise": 4, "params": 5}
 """The seeds of the streams of `model`."""
-
-REFERENCE = "api_reference/flax.nnx/rnglib"
 
 
 def model(nnx):
@@ -65,7 +63,7 @@ class OwnError(Exception):
     """What a test's own code raises."""
 
 
-@clause("RNG-009", MUST, source=REFERENCE)
+@clause("RNG-009", MUST, DOCUMENTED, source="api_reference/flax.nnx/rnglib#flax.nnx.split_rngs")
 class TestSplitRngs:
     """`split_rngs(node, splits=n, only=f)` splits the streams that the filter selects.
 
@@ -189,7 +187,7 @@ WAYS_IN = {
 """The documented ways to a backup; each draws once from every stream."""
 
 
-@clause("RNG-012", MUST, source=REFERENCE)
+@clause("RNG-012", MUST, TESTED, source="tests/nnx/rngs_test.py::TestRngs::test_fork_rngs")
 class TestRestoreRngs:
     """`restore_rngs(backups)` gives every stream the very key and count that were backed up.
 
@@ -239,7 +237,7 @@ class TestRestoreRngs:
         assert streams_of(module) == {name: single(name, n) for name, n in expected.items()}
 
 
-@clause("RNG-010", MUST, source="guides/randomness#reseeding")
+@clause("RNG-010", MUST, DOCUMENTED, source="guides/randomness#reseeding")
 class TestReseed:
     """`reseed(node, name=seed)` gives each stream of that name a new key and the count zero.
 
