@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from nnx_reference.containers import List
@@ -62,7 +62,7 @@ def _returned(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return kwargs or None
 
 
-def _arguments(returned: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def _arguments(returned: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(returned, tuple):
         return returned, {}
     return ((), returned) if isinstance(returned, dict) else ((returned,), {})
