@@ -223,6 +223,12 @@ def test_a_dependency_that_is_not_installed_costs_only_what_uses_it(upstream):
     assert (ran.code, ran.outcomes) == (0, {"test_same": "passed"})
 
 
+def test_what_is_not_nnx_comes_from_flax(upstream):
+    text = "from flax.training import train_state\ndef test_it(): assert train_state.TrainState\n"
+    write(upstream.source / "tests/nnx/first_test.py", text)
+    assert upstream("--only", "tests").outcomes == {"test_it": "passed"}
+
+
 def test_a_wider_scope_has_more(upstream):
     write(upstream.source / "tests/nnx/first_test.py", TESTS)
     ran = upstream("--only", "tests", "--scope", "extended", "-k", "Second", target="nnx_original")

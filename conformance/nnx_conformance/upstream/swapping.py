@@ -75,7 +75,11 @@ class Swap:
             module = self._module(name)
             if not fromlist:
                 return self._flax
-            return Fields(module) if isinstance(module, Missing) else module
+            if isinstance(module, (Flax, Shared, SwappedModule)):
+                return module
+            if isinstance(module, Missing):
+                return Fields(module)
+            return self._import(name, None, None, fromlist)
         try:
             return self._import(name, globals, locals, fromlist or (), level)
         except ModuleNotFoundError as error:
