@@ -414,3 +414,51 @@ def steps_are_called_once_more(nnx: Any, patch: pytest.MonkeyPatch) -> None:
         return original(twice, **options)
 
     replace(nnx, patch, "vmap", vmap)
+
+
+@fault(breaks="TRX-048")
+def sizes_of_arguments_prevail(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """`vmap` does not heed `axis_size` where an argument has another size."""
+
+    def change(original: Any, function: Any, options: dict[str, Any]) -> Any:
+        def call(*args: Any) -> Any:
+            try:
+                return original(function, **options)(*args)
+            except ValueError:
+                return original(function, **{**options, "axis_size": None})(*args)
+
+        return call
+
+    replace_transform(nnx, patch, "vmap", change)
+
+
+@fault(breaks="TRX-050")
+def shared_arguments_are_differentiated_apart(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """`grad` takes an object at two places for two objects."""
+    kinds = (nnx.Variable, nnx.Module)
+
+    def change(original: Any, function: Any, options: dict[str, Any]) -> Any:
+        def call(*args: Any) -> Any:
+            try:
+                return original(function, **options)(*args)
+            except ValueError:
+                apart = [nnx.clone(x) if isinstance(x, kinds) else x for x in args]
+                return original(function, **options)(*apart)
+
+        return call
+
+    replace_transform(nnx, patch, "grad", change)
+
+
+@fault(breaks="TRX-052")
+def static_arguments_are_not_donated(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """`jit` does not heed that an argument is to be donated if it is static as well."""
+
+    def change(original: Any, function: Any, options: dict[str, Any]) -> Any:
+        try:
+            return original(function, **options)
+        except ValueError:
+            kept = {name: x for name, x in options.items() if not name.startswith("donate")}
+            return original(function, **kept)
+
+    replace_transform(nnx, patch, "jit", change)

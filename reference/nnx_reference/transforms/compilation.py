@@ -11,7 +11,7 @@ import jax
 from nnx_reference.transforms.core import MISSING, decorator
 from nnx_reference.transforms.dispatching import Options, compiled_for
 from nnx_reference.transforms.stages import add_stages
-from nnx_reference.transforms.statics import find_places
+from nnx_reference.transforms.statics import check_apart, find_places
 
 
 @decorator
@@ -65,7 +65,8 @@ def jit(
       unchanged.
 
     Raises:
-      ValueError: the function has no parameter of a name that is given.
+      ValueError: the function has no parameter of a name that is given, or an argument is to be
+        both static and donated.
     """
     options = Options(
         static=find_places(fun, "static", static_argnums, static_argnames),
@@ -79,6 +80,7 @@ def jit(
             ("inline", inline),
         ),
     )
+    check_apart(options.static, options.donated)
     compiled = compiled_for(fun, options)
     jitted = compiled.wrap(fun, graph, graph_updates)
     add_stages(jitted, compiled, fun, graph, graph_updates)

@@ -98,6 +98,20 @@ def find_places(
     return Places(frozenset(numbers), frozenset(names))
 
 
+def check_apart(static: Places, donated: Places) -> None:
+    """Checks that no argument is said to be both static and donated.
+
+    Raises:
+      ValueError: one is.
+    """
+    both = [*sorted(static.numbers & donated.numbers), *sorted(static.names & donated.names)]
+    if both:
+        raise ValueError(
+            f"the argument {both[-1]!r} is static, so that it has no array to give up: donate"
+            " others only"
+        )
+
+
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(function).parameters.values())

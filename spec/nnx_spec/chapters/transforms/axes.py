@@ -24,7 +24,8 @@ def batched(element: tuple[int, ...], axis: Axis, size: int) -> tuple[int, ...]:
     """Returns the shape of `size` elements that are stacked along an axis; None stacks nothing."""
     if axis is None:
         return element
-    return np.stack([np.empty(element)] * size, axis).shape
+    place = axis % (len(element) + 1)
+    return (*element[:place], size, *element[place:])
 
 
 def slice_of(value: Any, axis: Axis, number: int) -> Any:

@@ -33,20 +33,23 @@ class Loop:
     out: int = 0
     reverse: bool = False
     unroll: int | bool = 1
+    length: int = LENGTH
 
 
 LOOPS = {
     "leading axes": Loop(),
     "reverse": Loop(x=1, reverse=True),
     "other axes": Loop(layers=1, x=2, out=1, unroll=2),
+    "square arrays": Loop(layers=1, x=2, out=1, length=2),
+    "one step": Loop(layers=-1, out=1, length=1),
     "negative axes": Loop(layers=-1, x=-3, out=-2, reverse=True, unroll=True),
 }
-"""Scans over three steps."""
+"""Scans, over three steps if nothing else is said."""
 
 
 def layers_of(nnx, loop):
     """Makes stacked layers for a scan."""
-    shape = batched(ELEMENT, loop.layers, LENGTH)
+    shape = batched(ELEMENT, loop.layers, loop.length)
     return model_of(nnx, counted(shape), counted(shape, "int32", 5))
 
 
@@ -82,7 +85,7 @@ class Case:
         self.layers = layers_of(nnx, loop)
         self.shared = holder(nnx, jnp.float32(1))
         self.carry = {"net": holder(nnx, counted(ELEMENT)), "x": counted(ELEMENT, start=3)}
-        self.x = counted(batched(ELEMENT, loop.x, LENGTH), start=1)
+        self.x = counted(batched(ELEMENT, loop.x, loop.length), start=1)
 
     def scan(self, mode):
         """Scans; returns the last carry and the outputs."""
@@ -92,14 +95,14 @@ class Case:
             out_axes=(self.nnx.Carry, self.loop.out),
             reverse=self.loop.reverse,
             unroll=self.loop.unroll,
-            length=LENGTH,
+            length=self.loop.length,
             **mode,
         )
         return scanned(self.carry, self.layers, self.shared, self.x)
 
     def run(self):
         """Runs the steps one after the other; returns the last carry and the outputs."""
-        order = [*range(LENGTH)]
+        order = [*range(self.loop.length)]
         values, loop = values_of(self.layers), self.loop
         layers = [model_of(self.nnx, *(slice_of(v, loop.layers, n) for v in values)) for n in order]
         outputs = dict.fromkeys(order)
@@ -150,6 +153,16 @@ class TestLoop:
         assert array_record(y) == array_record(plain_y)
         assert snapshot(nnx, carry) == snapshot(nnx, plain_carry)
         assert case.state() == plain.state()
+
+    @each_mode
+    @stands_on(CONVENTION, "jax.lax.scan")
+    def test_no_step(self, nnx, mode):
+        case = Case(nnx, Loop(layers=1, out=1, length=0))
+        before, carry = case.state(), case.carry["x"]
+        last, y = case.scan(mode)
+        assert y.shape == batched(ELEMENT, 1, 0)
+        assert array_record(last["x"]) == array_record(carry)
+        assert case.state() == before
 
     @each_mode
     def test_carry_alone(self, nnx, mode):

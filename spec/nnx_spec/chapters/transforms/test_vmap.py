@@ -29,12 +29,16 @@ KERNEL, X = (1, 2), (2,)
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of three arguments, a Module, a scalar Variable and an array, and of the output."""
+    """The axes of three arguments, a Module, a scalar Variable and an array, and of the output.
+
+    Of a size of two, arrays are square; of a size of one, they look like what is not mapped.
+    """
 
     model: Axis = 0
     scale: Axis = 0
     x: Axis = 0
     out: int = 0
+    size: int = SIZE
 
 
 any_axes = st.builds(
@@ -43,15 +47,16 @@ any_axes = st.builds(
     scale=st.sampled_from([0, -1, None]),
     x=st.sampled_from([0, 1, -1, -2, None]),
     out=st.sampled_from([0, 1, 2, -1, -2, -3]),
+    size=st.sampled_from([SIZE, 2, 1]),
 ).filter(lambda axes: (axes.model, axes.scale, axes.x) != (None, None, None))
 
 
 def arguments(nnx, axes):
     """Makes the three arguments, stacked along the axes."""
-    kernel = batched(KERNEL, axes.model, SIZE)
+    kernel = batched(KERNEL, axes.model, axes.size)
     model = model_of(nnx, counted(kernel), counted(kernel, "int32", 5))
-    scale = nnx.Param(counted(batched((), axes.scale, SIZE), start=2), tag="blue")
-    return model, scale, counted(batched(X, axes.x, SIZE), start=1)
+    scale = nnx.Param(counted(batched((), axes.scale, axes.size), start=2), tag="blue")
+    return model, scale, counted(batched(X, axes.x, axes.size), start=1)
 
 
 def part_of(nnx, axes, number):
@@ -80,7 +85,7 @@ def visit_with(axes):
 
 def loop(nnx, axes):
     """Calls the function for each slice, and stacks what it returns and leaves."""
-    parts = [part_of(nnx, axes, number) for number in range(SIZE)]
+    parts = [part_of(nnx, axes, number) for number in range(axes.size)]
     outputs = [visit_with(axes)(*part) for part in parts]
     models = zip(*(values_of(model) for model, _, _ in parts), strict=True)
     model = model_of(nnx, *(stack(values, axes.model) for values in models))
@@ -117,6 +122,22 @@ class TestAxes:
         outputs, state = loop(nnx, axes)
         assert records(mapped(*args)) == records(outputs)
         assert snapshot(nnx, args[:2]) == snapshot(nnx, state)
+
+    @each_mode
+    @pytest.mark.parametrize("axis", [0, -1])
+    @stands_on(CONVENTION, "jax.vmap")
+    def test_an_empty_axis(self, nnx, mode, axis):
+        axes = Axes(model=axis, scale=None, x=axis, out=axis, size=0)
+        model, scale, x = arguments(nnx, axes)
+        before = snapshot(nnx, model)
+        mapped = nnx.vmap(
+            lambda model, x: visit_with(axes)(model, scale, x)[0],
+            in_axes=axis,
+            out_axes=axis,
+            **mode,
+        )
+        assert mapped(model, x).shape == batched(KERNEL, axis, 0)
+        assert snapshot(nnx, model) == before
 
     @each_mode
     @pytest.mark.parametrize("axis", [0, 1, -1])
