@@ -157,7 +157,13 @@ def state_of(group: Pairs) -> Any:
     return group[0][1] if group and group[0][0] == () else from_flat_state(group)
 
 
-def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False) -> Any:
+def merge(
+    graphdef_or_graphstate: Any,
+    /,
+    *states: Any,
+    copy: bool = False,
+    recreate_variables: bool = True,
+) -> Any:
     """Builds a new object graph of structure and state; the inverse of `split`.
 
     Args:
@@ -166,11 +172,13 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False) -> A
         the structure: a Variable of the class that belongs there, or a value for it.
       copy: whether the object gets copies of the Variables, and of their arrays; if not, it holds
         the States' own.
+      recreate_variables: whether a value that stands for a Variable becomes one; if not, the value
+        itself takes the Variable's place.
 
     Raises:
       ValueError: a leaf is missing, is surplus, or is a Variable of another class; the error names
         the path.
-      TypeError: the first argument is neither a GraphDef nor a GraphState.
+      TypeError: the first argument is neither a GraphDef nor a GraphState, or there is no State.
     """
     if isinstance(graphdef_or_graphstate, GraphState):
         states = (graphdef_or_graphstate._state, *[_bare(one) for one in states])
@@ -179,7 +187,11 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False) -> A
         raise TypeError(
             f"merge takes a GraphDef first, not {type(graphdef_or_graphstate).__name__}"
         )
-    leaves = _checked(graphdef_or_graphstate, gather(graphdef_or_graphstate, states))
+    if not states:
+        raise TypeError("merge() missing 1 required positional argument: 'state'")
+    leaves = _checked(
+        graphdef_or_graphstate, gather(graphdef_or_graphstate, states), recreate_variables
+    )
     if copy:
         leaves = [*map(_with_copied_arrays, _copies(graphdef_or_graphstate, leaves))]
     return tables.unflatten(graphdef_or_graphstate, leaves)
@@ -189,12 +201,14 @@ def _bare(states: Any) -> Any:
     return states._state if isinstance(states, GraphState) else states
 
 
-def _checked(graphdef: GraphDef[Any], leaves: Sequence[Any]) -> list[Any]:
+def _checked(
+    graphdef: GraphDef[Any], leaves: Sequence[Any], recreate_variables: bool = True
+) -> list[Any]:
     """Returns a leaf for each record, with a new Variable where a bare value stands for one."""
     checked: list[Any] = []
     for record, leaf in zip(graphdef.leaves, leaves, strict=True):
         if not isinstance(leaf, Variable):
-            if record is not None:
+            if record is not None and recreate_variables:
                 leaf = variable_of(record.kind, unaliased(leaf), record.metadata)
         elif record is None or type(leaf) is not record.kind:
             raise ValueError(_wrong_leaf(graphdef, len(checked), leaf))
@@ -303,10 +317,18 @@ def unpack(node: Any, /, *filters: Filter, graph: bool | None = None) -> Any:
     return bundles[0] if len(bundles) == 1 else tuple(bundles)
 
 
-def map_leaves(f: Callable[[Path, Any], Any], node: A, /, *, graph: bool | None = None) -> A:
+def map_leaves(
+    f: Callable[[Path, Any], Any],
+    node: A,
+    /,
+    *,
+    graph: bool | None = None,
+    recreate_variables: bool = True,
+) -> A:
     """Builds a new object graph with `f(path, leaf)` in place of each leaf; known as `nnx.map`.
 
-    `f` gets the object's own Variables; a Variable that it returns is the new object's own.
+    `f` gets the object's own Variables; a Variable that it returns is the new object's own, and a
+    value becomes a Variable where one stood, unless `recreate_variables` is False.
 
     Raises:
       ValueError: what `f` returns is a Variable of another class; or, in tree mode, something is
@@ -314,9 +336,8 @@ def map_leaves(f: Callable[[Path, Any], Any], node: A, /, *, graph: bool | None 
     """
     flat = read(node, graph, "map")
     pairs = zip(flat.graphdef.paths, flat.leaves, strict=True)
-    return tables.unflatten(
-        flat.graphdef, _checked(flat.graphdef, [f(path, leaf) for path, leaf in pairs])
-    )
+    leaves = [f(path, leaf) for path, leaf in pairs]
+    return tables.unflatten(flat.graphdef, _checked(flat.graphdef, leaves, recreate_variables))
 
 
 def flatten(

@@ -238,7 +238,7 @@ def test_copies_share_nothing_else(mode):
     @nnx.jit(**mode)
     def run(model, x):
         graphdef, state = nnx.split([model, nnx.clone(model)], graph=mode["graph"])
-        return nnx.merge(graphdef, state)[1](x), nnx.state(model)
+        return nnx.merge(graphdef, state)[1](x), nnx.state(nnx.clone(model))
 
     (y, _), intermediates = nnx.capture(run, nnx.Intermediate)(Scale(3.0), 2.0)
     assert (y, plain(intermediates)) == (6.0, {"y": (6.0,)})
