@@ -168,4 +168,5 @@ class TestEdits:
         before = snapshot(nnx, model, identities=True)
         with pytest.raises((TypeError, ValueError)):
             nnx.scan(step, in_axes=axes, out_axes=axes, **MODE)(model, jnp.zeros(3))
-        assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"
+        is_unchanged = snapshot(nnx, model, identities=True) == before
+        assert is_unchanged, "what was passed in has changed"

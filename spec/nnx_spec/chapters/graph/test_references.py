@@ -69,7 +69,8 @@ class TestSharing:
             self.check(nnx, applied, make(nnx))
         else:
             assert type(error) is ValueError, f"it raised {type(error).__name__}"
-            assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"
+            is_unchanged = snapshot(nnx, model, identities=True) == before
+            assert is_unchanged, "what was passed in has changed"
 
     def check(self, nnx, applied, model):
         """Checks what a transformed `change` does to a model against what happens eagerly."""

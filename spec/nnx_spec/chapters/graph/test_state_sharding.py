@@ -141,4 +141,5 @@ class TestStateSharding:
         in_shardings = (nnx.StateSharding(dict(pairs(nnx))), None)
         with pytest.raises(ValueError):  # noqa: PT011
             nnx.jit(step, in_shardings=in_shardings, **UPDATES)(model, 1.0)
-        assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"
+        is_unchanged = snapshot(nnx, model, identities=True) == before
+        assert is_unchanged, "what was passed in has changed"

@@ -101,7 +101,8 @@ class TestEvalShape:
         if abstract:
             assert describe(nnx, model) == shapes
         else:
-            assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"
+            is_unchanged = snapshot(nnx, model, identities=True) == before
+            assert is_unchanged, "what was passed in has changed"
             assert_no_tracers(nnx, model)
 
     @each_mode
@@ -168,7 +169,8 @@ class TestEvalShape:
         before = snapshot(nnx, model, identities=True)
         with pytest.raises(LookupError, match="planned"):
             nnx.eval_shape(fail, model, jnp.ones((5, 2)), **mode)
-        assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"
+        is_unchanged = snapshot(nnx, model, identities=True) == before
+        assert is_unchanged, "what was passed in has changed"
 
 
 @clause(
@@ -204,7 +206,8 @@ class TestMakeJaxpr:
         model = net(nnx, w=param(nnx, [1.0, 2.0]), inner=net(nnx, n=count(nnx, 7)))
         before = snapshot(nnx, model, identities=True)
         jaxpr = self.jaxpr_of(nnx, mode, f, model, jnp.float32(5))
-        assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"
+        is_unchanged = snapshot(nnx, model, identities=True) == before
+        assert is_unchanged, "what was passed in has changed"
         assert_no_tracers(nnx, model)
         if jaxpr is None:
             return
@@ -267,4 +270,5 @@ class TestMakeJaxpr:
         with pytest.raises((LookupError, ValueError)) as caught:
             nnx.make_jaxpr(fail, **mode)(model)
         assert mode["graph_updates"] or caught.type is LookupError, f"it raised {caught.type}"
-        assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"
+        is_unchanged = snapshot(nnx, model, identities=True) == before
+        assert is_unchanged, "what was passed in has changed"

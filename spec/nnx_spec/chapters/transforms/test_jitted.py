@@ -82,7 +82,8 @@ class TestJitted:
         before = snapshot(nnx, model, identities=True)
         if method := method_of(jitted, name):
             found = method(model, X, factor=2.0)
-            assert snapshot(nnx, model, identities=True) == before, f"{name} changes the model"
+            is_unchanged = snapshot(nnx, model, identities=True) == before
+            assert is_unchanged, f"{name} changes the model"
             assert_no_tracers(nnx, model)
             if name == "eval_shape":
                 assert (found.shape, found.dtype) == ((2,), np.float32)

@@ -105,7 +105,8 @@ class TestWholeArgument:
         assert user_metadata(gradient.inner.n) == {"note": "running"}
         assert gradient.inner.n.get_value().tolist() == [4, 8]
         assert gradient.named["x"].tolist() == [98, 112]
-        assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"
+        is_unchanged = snapshot(nnx, model, identities=True) == before
+        assert is_unchanged, "what was passed in has changed"
 
     @pytest.mark.parametrize("argnums", [1, (0, 1), (1,)])
     def test_argnums(self, nnx, argnums):
@@ -141,7 +142,8 @@ class TestWholeArgument:
             jax.grad(lambda leaves: leaves[-1] ** 2)(jax.tree.leaves(model))
         with pytest.raises(TypeError):
             getattr(nnx, function)(square, **TREE)(model)
-        assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"
+        is_unchanged = snapshot(nnx, model, identities=True) == before
+        assert is_unchanged, "what was passed in has changed"
 
     @stands_on(CONVENTION, "jax.grad")
     def test_integers_that_are_allowed(self, nnx):

@@ -133,7 +133,8 @@ class TestPrefixFilters:
         before = snapshot(nnx, model, identities=True)
         with pytest.raises((TypeError, ValueError)):
             USES[use](nnx, model, WITHOUT_UPDATES[mode])
-        assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"
+        is_unchanged = snapshot(nnx, model, identities=True) == before
+        assert is_unchanged, "what was passed in has changed"
 
     def test_the_way(self, nnx):
         model = model_of(nnx)

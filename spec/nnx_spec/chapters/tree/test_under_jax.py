@@ -74,7 +74,8 @@ class TestUnderJAX:
             check_equal(y, stepped(eager, X))
         assert snapshot(nnx, after) == snapshot(nnx, eager)
         assert snapshot(nnx, made) == snapshot(nnx, net(nnx, w=model.kernel, n=nnx.Cache(X)))
-        assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"
+        is_unchanged = snapshot(nnx, model, identities=True) == before
+        assert is_unchanged, "what was passed in has changed"
 
     def test_jit_knows_structures(self, nnx):
         traces = []
@@ -124,7 +125,8 @@ class TestUnderJAX:
         check_equal(y, np.stack([stepped(model, X) for model in slices]))
         expected = jax.tree.map(lambda *xs: np.stack(xs), *slices)
         assert snapshot(nnx, after) == snapshot(nnx, expected)
-        assert snapshot(nnx, models, identities=True) == before, "what was passed in has changed"
+        is_unchanged = snapshot(nnx, models, identities=True) == before
+        assert is_unchanged, "what was passed in has changed"
 
     @given(plan=trees())
     def test_vmap_of_any_module(self, nnx, plan):
@@ -176,4 +178,5 @@ class TestUnderJAX:
         after, ys = jax.lax.scan(step, model, xs)
         check_equal(ys, np.stack([stepped(eager, x) for x in xs]))
         assert snapshot(nnx, after) == snapshot(nnx, eager)
-        assert snapshot(nnx, model, identities=True) == before, "what was passed in has changed"
+        is_unchanged = snapshot(nnx, model, identities=True) == before
+        assert is_unchanged, "what was passed in has changed"
