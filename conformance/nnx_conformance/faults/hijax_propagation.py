@@ -110,7 +110,7 @@ def new_keys_get_zeros(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     around(patch, nnx.Variable, "__setitem__", setitem)
 
 
-@fault(breaks="HJX-012 HJX-013")
+@fault(breaks="HJX-013 HJX-046")
 def deletions_under_jit_are_forgotten(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """A key that is deleted under `jax.jit` is still there afterwards."""
     skip_writes(nnx, patch, lambda v, name: name == "__delitem__" and is_tracing())
@@ -154,7 +154,17 @@ def traced_subtraction_is_not_reflected(nnx: Any, patch: pytest.MonkeyPatch) -> 
     around(patch, nnx.Variable, "__rsub__", reflected)
 
 
-@fault(breaks="HJX-015")
+@fault(breaks="HJX-047")
+def traced_variables_are_negated_arrays(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """Under `jax.jit`, what `jax.numpy` takes a Variable for is its value with the other sign."""
+
+    def array(original: Any, self: Any) -> Any:
+        return -original(self) if is_tracing() else original(self)
+
+    around(patch, nnx.Variable, "__jax_array__", array)
+
+
+@fault(breaks="HJX-048")
 def traced_variables_have_no_shape(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """Under `jax.jit`, the shape of a Variable is that of a scalar."""
     shape = property(lambda self: () if is_tracing() else self.get_value().shape)

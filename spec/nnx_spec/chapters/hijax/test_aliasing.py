@@ -5,15 +5,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, SOUND, clause
 from nnx_spec.chapters.functional.making import net
 from nnx_spec.chapters.hijax.cases import assert_holds
 from nnx_spec.chapters.variables.cases import array
 from nnx_spec.oracles import at, objects, snapshot
 from nnx_spec.plans import VariablePlan, build
 from nnx_spec.strategies import shared_graphs, trees
-
-SOURCE = "hijax/hijax#reference-sharing-aliasing"
 
 
 def put(v, value):
@@ -47,7 +45,13 @@ CALLS = {
 """Calls of a function of two Variables with one at both places, by name."""
 
 
-@clause("HJX-031", MUST, source=SOURCE, needs={"hijax"})
+@clause(
+    "HJX-031",
+    MUST,
+    SOUND,
+    source="one of two places of a Variable silently keeps what is gone",
+    needs={"hijax"},
+)
 class TestArguments:
     """If one hijax Variable stands at two places of a `jax.jit` call's arguments, there is an
     error, or the places agree afterwards: every write shows or none.
@@ -81,7 +85,9 @@ class TestArguments:
         assert float(model.a[...]) == 7
 
 
-@clause("HJX-032", MUST, source=SOURCE, needs={"hijax"})
+@clause(
+    "HJX-032", MUST, DOCUMENTED, source="hijax/hijax#reference-sharing-aliasing", needs={"hijax"}
+)
 class TestDuplicates:
     """`find_duplicates` lists, for each hijax Variable or node that stands at several places, its
     paths.
@@ -132,7 +138,13 @@ class TestDuplicates:
             assert sorted(sorted(key for (key,) in paths) for paths in found) == expected
 
 
-@clause("HJX-033", MUST, source=SOURCE, needs={"hijax"})
+@clause(
+    "HJX-033",
+    MUST,
+    DOCUMENTED,
+    source="hijax/hijax#reference-sharing-aliasing",
+    needs={"hijax.updates"},
+)
 class TestSplit:
     """A hijax Variable that stands at several places is one Variable inside a `jax.jit` function
     that merges it of `split`'s results, and what is written to it there shows at all its places

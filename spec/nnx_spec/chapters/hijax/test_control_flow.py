@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import MUST, SOUND, clause
 from nnx_spec.chapters.variables.cases import array
 from nnx_spec.oracles import value_record
 
@@ -204,7 +204,9 @@ def check(nnx, program, make, transform):
         assert held(hijax) == held(plain)
 
 
-@clause("HJX-034", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause(
+    "HJX-034", MUST, SOUND, source="a change in a branch or loop is lost silently", needs={"hijax"}
+)
 class TestControlFlow:
     """A captured hijax Variable that is changed in a branch or body of `jax.lax.cond`, `switch`,
     `while_loop`, `fori_loop` or nested `scan` ends with the value that Python's own control flow

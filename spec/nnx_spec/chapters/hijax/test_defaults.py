@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.nn.initializers import zeros
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, OURS, SHOULD, SOUND, TESTED, clause
 from nnx_spec.chapters.variables.cases import array
 from nnx_spec.plans import classes
 
@@ -50,7 +50,13 @@ def _defaults(nnx):
         var_defaults(hijax=False, ref=False)
 
 
-@clause("HJX-001", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause(
+    "HJX-001",
+    MUST,
+    TESTED,
+    source="tests/nnx/mutable_array_test.py::TestVarDefaults::test_mapping_protocol",
+    needs={"hijax"},
+)
 class TestDefaults:
     """Variables are neither hijax nor ref by default, as `var_defaults()` says.
 
@@ -85,7 +91,7 @@ class TestDefaults:
         assert dict(nnx.var_defaults()) == made(nnx) == modes("hijax")
 
 
-@clause("HJX-002", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause("HJX-002", MUST, DOCUMENTED, source="hijax/hijax#hijax-variable", needs={"hijax"})
 class TestSetting:
     """`var_defaults(hijax=True)` makes every Variable made from then on a hijax one.
 
@@ -122,7 +128,13 @@ class TestSetting:
                 assert dict(nnx.var_defaults()) == {mode: setting, other(mode): value}
 
 
-@clause("HJX-003", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause(
+    "HJX-003",
+    MUST,
+    TESTED,
+    source="tests/nnx/mutable_array_test.py::TestVarDefaults::test_context_manager_nested",
+    needs={"hijax"},
+)
 class TestScopes:
     """As a context manager, `var_defaults` sets the defaults for its block, and then restores them.
 
@@ -177,7 +189,13 @@ class TestScopes:
         assert dict(nnx.var_defaults()) == made(nnx) == modes()
 
 
-@clause("HJX-004", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause(
+    "HJX-004",
+    MUST,
+    TESTED,
+    source="tests/nnx/mutable_array_test.py::TestVarDefaults::test_decorator",
+    needs={"hijax"},
+)
 class TestDecorators:
     """As a decorator, `var_defaults` sets the defaults during each call of the function only.
 
@@ -237,7 +255,13 @@ def in_a_thread(f):
         return pool.submit(f).result()
 
 
-@clause("HJX-005", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause(
+    "HJX-005",
+    MUST,
+    SOUND,
+    source="one thread silently changes the Variables that another makes",
+    needs={"hijax"},
+)
 class TestThreads:
     """Each thread has its own defaults: setting them affects no Variable that another makes."""
 
@@ -302,7 +326,13 @@ print(json.dumps(found))
 """
 
 
-@clause("HJX-006", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause(
+    "HJX-006",
+    SHOULD,
+    OURS,
+    source="a process can be told its default from outside, as releases let it",
+    needs={"hijax"},
+)
 def test_environment(nnx, run_in_new_process):
     """In a process begun with `FLAX_HIJAX_VARIABLE=true`, Variables are hijax by default.
 
@@ -314,7 +344,13 @@ def test_environment(nnx, run_in_new_process):
     assert dict(nnx.var_defaults()) == modes()
 
 
-@clause("HJX-007", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause(
+    "HJX-007",
+    MUST,
+    TESTED,
+    source="tests/nnx/mutable_array_test.py::TestVarDefaults::test_variable_init_override",
+    needs={"hijax"},
+)
 class TestKeywords:
     """The keywords `hijax` and `ref` of a Variable win over the defaults."""
 

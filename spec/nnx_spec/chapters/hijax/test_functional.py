@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.edits import revalued
 from nnx_spec.chapters.functional.making import net
 from nnx_spec.chapters.hijax.cases import assert_holds, with_vars
@@ -33,7 +33,7 @@ def leaf_records(nnx, state):
     return [(path, record(nnx, leaf)) for path, leaf in state_items(state)]
 
 
-@clause("HJX-041", MUST, source="hijax/hijax#training-loop", needs={"hijax"})
+@clause("HJX-041", MUST, DOCUMENTED, source="hijax/hijax#training-loop", needs={"hijax"})
 class TestFunctionalApi:
     """`split`, `state`, `update` and `clone` act on hijax Variables as on plain ones.
 
@@ -93,7 +93,7 @@ class TestFunctionalApi:
         assert_holds(nnx, model.inner.n, classes(nnx).Count, np.float32(3))
 
 
-@clause("HJX-042", MUST, source="guides/view#using-with_vars", needs={"hijax"})
+@clause("HJX-042", MUST, DOCUMENTED, source="guides/view#using-with_vars", needs={"hijax"})
 class TestThereAndBack:
     """From plain to hijax with `with_vars` and back gives Variables of the same classes, values
     and user's metadata as before; nothing of the original changes.

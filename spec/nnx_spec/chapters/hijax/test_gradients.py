@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import MUST, SOUND, TESTED, clause, needs
 from nnx_spec.chapters.functional.making import net
 from nnx_spec.chapters.hijax.cases import assert_holds, with_vars
 from nnx_spec.chapters.hijax.observing import kinds, record, refusal
@@ -15,6 +15,10 @@ from nnx_spec.plans import classes
 
 VIEWS = {"immutable": {"mutable": False}, "plain": {"hijax": False}}
 """Views that can be differentiated, as `with_vars` makes them, by name."""
+
+EACH_VIEW = pytest.mark.parametrize(
+    "view", [pytest.param("immutable", marks=needs("mutable-flag")), "plain"]
+)
 
 
 def model_of(nnx):
@@ -43,7 +47,13 @@ FORMS = {
 """What can hold Variables that are differentiated, and how they are read from it, by name."""
 
 
-@clause("HJX-026", MUST, source="hijax/hijax#hijax", needs={"hijax"})
+@clause(
+    "HJX-026",
+    MUST,
+    TESTED,
+    source="tests/nnx/mutable_array_test.py::TestHijaxVariables::test_no_qdd_grad",
+    needs={"hijax"},
+)
 class TestGradients:
     """`jax.grad` and `jax.value_and_grad` with respect to an immutable view, or one that is not
     hijax, give gradients of the view's structure and classes.
@@ -59,7 +69,7 @@ class TestGradients:
         arrays = (v.get_value() for v in (model.w, model.inner.scale, model.pair))
         return jax.value_and_grad(loss_of, argnums=(0, 1, 2))(*arrays)
 
-    @pytest.mark.parametrize("view", VIEWS)
+    @EACH_VIEW
     @pytest.mark.parametrize("form", FORMS)
     def test_eager(self, nnx, form, view):
         model = model_of(nnx)
@@ -72,7 +82,7 @@ class TestGradients:
             assert record(nnx, grad) == record(nnx, v.replace(value))
         assert_holds(nnx, model.w, nnx.Param, np.float32([1, 2]), tag="red")
 
-    @pytest.mark.parametrize("view", VIEWS)
+    @EACH_VIEW
     @pytest.mark.parametrize("form", FORMS)
     def test_under_jit(self, nnx, form, view):
         make, read = FORMS[form]
@@ -90,7 +100,7 @@ class TestGradients:
         assert value_record(differentiate(make(nnx, model))) == value_record(self.expected(model))
         assert_no_tracers(nnx, model)
 
-    @pytest.mark.parametrize("view", VIEWS)
+    @EACH_VIEW
     def test_variable(self, nnx, view):
         v = nnx.Param(array([1, 2]), hijax=True, tag="t")
         differentiable = with_vars(nnx, v, **VIEWS[view])
@@ -98,13 +108,13 @@ class TestGradients:
         assert float(loss) == 9
         assert_holds(nnx, grad, nnx.Param, np.float32([3, 12]), tag="t")
 
-    @pytest.mark.parametrize("view", VIEWS)
+    @EACH_VIEW
     def test_read_twice(self, nnx, view):
         v = nnx.Param(array([1, 2]), hijax=True)
         grad = jax.grad(lambda v: (v[...] * v[...]).sum())(with_vars(nnx, v, **VIEWS[view]))
         assert_holds(nnx, grad, nnx.Param, np.float32([2, 4]))
 
-    @pytest.mark.parametrize("view", VIEWS)
+    @EACH_VIEW
     def test_auxiliary_output(self, nnx, view):
         v = nnx.Param(array([1, 2]), hijax=True)
 
@@ -123,7 +133,13 @@ def square(v):
     return (v[...] ** 2).sum()
 
 
-@clause("HJX-027", MUST, source="hijax/hijax#hijax", needs={"hijax"})
+@clause(
+    "HJX-027",
+    MUST,
+    SOUND,
+    source="a gradient of zeros trains nothing, and says nothing",
+    needs={"hijax"},
+)
 class TestRefusals:
     """To differentiate with respect to a mutable hijax Variable raises an error with a message; it
     never gives zeros.
@@ -164,7 +180,13 @@ class TestRefusals:
         self.check(nnx, lambda model: jax.grad(write)(model.v))
 
 
-@clause("HJX-028", MUST, source="hijax/hijax#training-loop", needs={"hijax"})
+@clause(
+    "HJX-028",
+    MUST,
+    TESTED,
+    source="tests/nnx/integration_test.py::TestIntegration::test_example_mutable_arrays",
+    needs={"hijax.updates"},
+)
 class TestChanges:
     """What the loss changes besides its differentiated argument shows outside of
     `jax.value_and_grad` inside `jax.jit`.

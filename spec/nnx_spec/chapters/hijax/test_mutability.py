@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net
 from nnx_spec.chapters.hijax.cases import assert_copies, assert_holds, with_vars
 from nnx_spec.chapters.variables.cases import array
@@ -40,6 +40,7 @@ def picture(nnx, *roots):
 @clause(
     "HJX-017",
     MUST,
+    DOCUMENTED,
     source="hijax/hijax#mutability",
     needs={"hijax", "mutable-flag"},
 )
@@ -129,6 +130,7 @@ def trainable(nnx, hijax):
 @clause(
     "HJX-018",
     MUST,
+    DOCUMENTED,
     source="hijax/hijax#mutability",
     needs={"hijax", "mutable-flag"},
 )
@@ -184,6 +186,7 @@ class TestImmutableVariables:
 @clause(
     "HJX-019",
     MUST,
+    DOCUMENTED,
     source="hijax/hijax#mutability",
     needs={"hijax", "mutable-flag"},
 )

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net
 from nnx_spec.chapters.hijax.cases import assert_holds, with_vars
 from nnx_spec.chapters.hijax.models import layers
@@ -30,7 +30,7 @@ def describe(nnx, made):
     return [description(nnx, root) for root in roots(made)]
 
 
-@clause("HJX-030", MUST, source="hijax/hijax#mutable-outputs", needs={"hijax"})
+@clause("HJX-030", MUST, DOCUMENTED, source="hijax/hijax#mutable-outputs", needs={"hijax"})
 class TestOutputs:
     """A `jax.jit` function that returns a mutable hijax Variable made inside raises an error before
     it runs.

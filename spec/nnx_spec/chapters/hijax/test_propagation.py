@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, SOUND, TESTED, clause, needs
 from nnx_spec.chapters.functional.making import net
 from nnx_spec.chapters.hijax.cases import Counted, assert_holds, with_vars
 from nnx_spec.chapters.variables.cases import array
@@ -19,8 +19,9 @@ from nnx_spec.plans import classes
 @clause(
     "HJX-008",
     MUST,
-    source="hijax/hijax#hijax-variable",
-    needs={"hijax", "hijax.qdd | hijax.ref"},
+    TESTED,
+    source="tests/nnx/mutable_array_test.py::TestHijaxVariables::test_variable_to_hijax",
+    needs={"hijax.updates"},
 )
 class TestArguments:
     """What a `jax.jit` function does in place to a hijax Variable that is its argument shows
@@ -121,7 +122,7 @@ def trained(steps):
     return weights, np.array(losses)
 
 
-@clause("HJX-009", MUST, source="hijax/hijax#hijax", needs={"hijax"})
+@clause("HJX-009", MUST, DOCUMENTED, source="hijax/hijax#hijax", needs={"hijax.updates"})
 class TestClosures:
     """What a `jax.jit` function does to a hijax Variable that it captures shows outside.
 
@@ -189,7 +190,9 @@ class TestClosures:
         add(v)
         assert (float(total[...]), float(v[...])) == (3, -3)
 
-    @pytest.mark.parametrize("view", ["mutable", "hijax"])
+    @pytest.mark.parametrize(
+        "view", [pytest.param("mutable", marks=needs("mutable-flag")), "hijax"]
+    )
     def test_training_step(self, nnx, view):
         with nnx.var_defaults(hijax=True):
             model = net(nnx, **{k: nnx.Param(jnp.asarray(w)) for k, w in WEIGHTS.items()})
@@ -222,7 +225,7 @@ class TestClosures:
 
         @jax.jit
         def step(x, y):
-            view = with_vars(nnx, model, mutable=False)
+            view = with_vars(nnx, model, hijax=False)
             loss, grads = jax.value_and_grad(lambda m: jnp.mean((m(x) - y) ** 2))(view)
             optimizer.update(model, grads)
             return loss
@@ -232,7 +235,13 @@ class TestClosures:
         np.testing.assert_allclose(losses, [0.85250294, 0.8165137, 0.7814907], rtol=1e-5)
 
 
-@clause("HJX-010", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause(
+    "HJX-010",
+    MUST,
+    TESTED,
+    source="tests/nnx/mutable_array_test.py::TestHijaxVariables::test_pytree_value",
+    needs={"hijax.updates"},
+)
 class TestItems:
     """Items of a pytree value that a `jax.jit` function updates one by one are all written back.
 
@@ -280,7 +289,13 @@ class TestItems:
         assert_holds(nnx, v, nnx.Variable, expected)
 
 
-@clause("HJX-014", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause(
+    "HJX-014",
+    MUST,
+    SOUND,
+    source="a read that misses a write before it computes with what is gone",
+    needs={"hijax.updates"},
+)
 class TestOrder:
     """Inside a `jax.jit` function, a read of a hijax Variable sees the writes before it.
 

@@ -4,13 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, TESTED, clause
 from nnx_spec.chapters.functional.making import net
 from nnx_spec.chapters.hijax.cases import Counted, assert_holds, with_vars
 from nnx_spec.chapters.variables.cases import array
 from nnx_spec.plans import classes
-
-SOURCE = "hijax/hijax#ref-support"
 
 modes = pytest.mark.parametrize("hijax", [False, True], ids=["plain", "hijax"])
 """Runs a test with ref Variables that are hijax Variables, and with such that are not."""
@@ -37,7 +35,7 @@ def held(v):
     return ref
 
 
-@clause("HJX-023", MUST, source=SOURCE, needs={"hijax", "hijax.ref"})
+@clause("HJX-023", MUST, DOCUMENTED, source="hijax/hijax#ref-support", needs={"hijax", "hijax.ref"})
 class TestRefs:
     """A Variable with `ref=True` holds its value in a `jax.Ref`: `get_raw_value()` is that Ref,
     `v[...]` the array in it, and `v.ref` is True.
@@ -91,7 +89,13 @@ class TestRefs:
         assert (model.w.ref, float(model.w[...])) == (False, 1)
 
 
-@clause("HJX-024", MUST, source=SOURCE, needs={"hijax", "hijax.ref"})
+@clause(
+    "HJX-024",
+    MUST,
+    TESTED,
+    source="tests/nnx/mutable_array_test.py::TestVariableRefMode::test_object",
+    needs={"hijax", "hijax.ref"},
+)
 class TestUpdates:
     """What a `jax.jit` function does to a ref Variable, its argument or captured, shows outside.
 
@@ -150,7 +154,13 @@ class TestUpdates:
         assert v[...].tolist() == [24, 8]
 
 
-@clause("HJX-025", MUST, source=SOURCE, needs={"hijax", "hijax.ref", "mutable-flag"})
+@clause(
+    "HJX-025",
+    MUST,
+    DOCUMENTED,
+    source="hijax/hijax#ref-support",
+    needs={"hijax", "hijax.ref", "mutable-flag"},
+)
 class TestImmutableViews:
     """An immutable view of a ref Variable holds no Ref and has the metadata `had_ref`; a mutable
     view of it is a ref Variable again.

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import MUST, TESTED, clause
 from nnx_spec.chapters.hijax.cases import Counted
 from nnx_spec.chapters.hijax.observing import record
 from nnx_spec.oracles import array_record, assert_no_tracers
@@ -22,7 +22,13 @@ def key_of(key):
     return array_record(jax.random.key_data(key))
 
 
-@clause("HJX-040", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause(
+    "HJX-040",
+    MUST,
+    TESTED,
+    source="tests/nnx/mutable_array_test.py::TestHijaxVariables::test_hijax_rngs",
+    needs={"hijax.updates"},
+)
 class TestRngs:
     """Rngs of hijax Variables draw another key on each call of one `jax.jit` function, the keys
     that they draw eagerly.

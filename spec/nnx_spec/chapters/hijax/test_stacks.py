@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nnx_spec import SHOULD, clause
+from nnx_spec import MUST, SOUND, clause
 from nnx_spec.chapters.hijax.cases import assert_holds, with_vars
 from nnx_spec.chapters.variables.cases import array
 from nnx_spec.oracles import assert_no_tracers
@@ -68,7 +68,13 @@ def states(stack):
     return stack.kernel[...], stack.last[...], stack.calls[...].tolist()
 
 
-@clause("HJX-035", SHOULD, source="hijax/hijax#scan-over-layers", needs={"hijax"})
+@clause(
+    "HJX-035",
+    MUST,
+    SOUND,
+    source="a layer silently computes with, or keeps, another's state",
+    needs={"hijax"},
+)
 class TestScanOverLayers:
     """A stack of layers that `vmap` makes by an initializer, applied with `scan`, computes and
     trains as the layers one after another do, with the states of every layer.
@@ -142,7 +148,13 @@ def expected_gradient(kernels):
     return jax.value_and_grad(lambda k: (apply(k, INPUT)[-1] ** 2).sum())(kernels)
 
 
-@clause("HJX-036", SHOULD, source="hijax/hijax#scan-over-layers", needs={"hijax"})
+@clause(
+    "HJX-036",
+    MUST,
+    SOUND,
+    source="a slice is silently read or written for another",
+    needs={"hijax"},
+)
 class TestVmap:
     """`jax.vmap` over a hijax Variable's leading axis reads and updates each slice, or raises and
     changes nothing.

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, SOUND, TESTED, clause
 from nnx_spec.chapters.functional.making import net
 from nnx_spec.chapters.hijax.cases import assert_holds, with_vars
 from nnx_spec.chapters.variables.cases import array
@@ -85,7 +85,13 @@ SETTINGS = {
 """Where a function of a model is traced, by name."""
 
 
-@clause("HJX-037", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause(
+    "HJX-037",
+    MUST,
+    SOUND,
+    source="a tracer or half a change is left behind",
+    needs={"hijax.updates"},
+)
 class TestExceptions:
     """An exception inside a traced function leaves every hijax Variable unchanged and usable.
 
@@ -132,7 +138,7 @@ class TestExceptions:
         assert int(optimizer.step[...]) == 1
 
 
-@clause("HJX-038", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause("HJX-038", MUST, DOCUMENTED, source="hijax/hijax#hijax-variable", needs={"hijax.updates"})
 class TestJaxprs:
     """`jax.make_jaxpr` of a function that changes a hijax Variable gives a jaxpr that has the
     Variable as an input, and changes nothing outside.
@@ -182,7 +188,13 @@ class TestJaxprs:
         assert_unchanged(nnx, model)
 
 
-@clause("HJX-039", MUST, source="hijax/hijax#hijax-variable", needs={"hijax"})
+@clause(
+    "HJX-039",
+    MUST,
+    TESTED,
+    source="tests/nnx/mutable_array_test.py::TestHijaxVariables::test_eval_shape",
+    needs={"hijax.updates"},
+)
 class TestShapes:
     """`jax.eval_shape` of a function of hijax Variables gives the shapes and dtypes of its outputs,
     and changes nothing outside.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MAY, MUST, OURS, TESTED, clause
 from nnx_spec.chapters.functional.making import net
 from nnx_spec.chapters.hijax.cases import assert_copies, assert_holds, with_vars
 from nnx_spec.chapters.variables.cases import array
@@ -52,7 +52,7 @@ def variables_in(nnx, tree):
     return [x for x in found if isinstance(x, nnx.Variable)]
 
 
-@clause("HJX-020", MUST, source="guides/view#using-with_vars", needs={"hijax"})
+@clause("HJX-020", MUST, DOCUMENTED, source="guides/view#using-with_vars", needs={"hijax"})
 class TestSelection:
     """`with_vars` takes any pytree or Module and applies to the Variables that `only=` selects.
 
@@ -129,7 +129,13 @@ def shared_in(nnx):
 SHARED = ("list", "dict", "Module", "three", "two-modules")
 
 
-@clause("HJX-021", MUST, source="hijax/hijax#reference-sharing-aliasing", needs={"hijax"})
+@clause(
+    "HJX-021",
+    MUST,
+    TESTED,
+    source="tests/nnx/mutable_array_test.py::TestVariableRefMode::test_to_arrays_example",
+    needs={"hijax"},
+)
 class TestSharedVariables:
     """`with_vars` raises `ValueError` if it would copy one Variable at two places.
 
@@ -165,7 +171,13 @@ class TestSharedVariables:
             assert_holds(nnx, v, nnx.Param, np.float32([1, 2]))
 
 
-@clause("HJX-022", MUST, source="hijax/hijax#mutability", needs={"hijax"})
+@clause(
+    "HJX-022",
+    MAY,
+    OURS,
+    source="an older name that releases deprecate goes on to work",
+    needs={"hijax"},
+)
 class TestOlderName:
     """`vars_as` is another name of `with_vars`: it takes, returns and raises the same.
 
