@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.oracles import snapshot
 from nnx_spec.plans import classes
@@ -59,7 +59,7 @@ CHANGES = {
 """Ways to change the structure of a node."""
 
 
-@clause("GRF-026", MUST, source="guides/performance#caching-graph-node-traversals")
+@clause("GRF-026", MUST, DOCUMENTED, source="guides/performance#caching-graph-node-traversals")
 class TestCachedPartial:
     """`cached_partial(f, *nodes)(*args)` is `f(*nodes, *args)` for a transformed function `f`.
 

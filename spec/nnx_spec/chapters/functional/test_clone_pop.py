@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.edits import without_lists
 from nnx_spec.chapters.functional.modes import both_modes
 from nnx_spec.filter_plans import AllPlan, TypePlan, build_filter, group_of
@@ -32,13 +32,13 @@ from nnx_spec.plans import (
 )
 from nnx_spec.strategies import filters, graphs, trees
 
-CLONE = "api_reference/flax.nnx/graph"
+CLONE = "api_reference/flax.nnx/graph#flax.nnx.clone"
 
 variable_filters = filters().map(lambda plan: AllPlan((TypePlan("Variable"), plan)))
 """Plans of filters that select Variables only."""
 
 
-@clause("GRF-011", MUST, source=CLONE)
+@clause("GRF-011", MUST, DOCUMENTED, source=CLONE)
 class TestClone:
     """`clone(node)` is an equal copy that shares neither nodes nor Variables with the original.
 
@@ -90,7 +90,7 @@ class TestClone:
         assert not hasattr(original, "further")
 
 
-@clause("GRF-012", MUST, source="api_reference/flax.nnx/graph")
+@clause("GRF-012", MUST, DOCUMENTED, source="api_reference/flax.nnx/graph#flax.nnx.pop")
 class TestPop:
     """`pop(node, f1, ..., fn)` takes the matching Variables out of a node and gives them back.
 

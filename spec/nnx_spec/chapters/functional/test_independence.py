@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param, records
 from nnx_spec.chapters.functional.modes import both_modes
 from nnx_spec.oracles import array_record, children, is_node, snapshot, state_items
@@ -78,7 +78,7 @@ CHANGES = {
 """Ways to change a model."""
 
 
-@clause("GRF-032", MUST, source="api_reference/flax.nnx/graph")
+@clause("GRF-032", MUST, DOCUMENTED, source="api_reference/flax.nnx/graph#flax.nnx.clone")
 class TestIndependence:
     """A copy and its original share no mutable record: a change to either is not seen in the other.
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.filter_plans import build_filter, matches
 from nnx_spec.oracles import at, graph_items, snapshot, user_metadata
@@ -34,7 +34,7 @@ def found(nnx, node, paths):
     return {path: user_metadata(at(nnx, node, path)) for path in paths}
 
 
-@clause("GRF-030", MUST, source="api_reference/flax.nnx/graph")
+@clause("GRF-030", MUST, DOCUMENTED, source="api_reference/flax.nnx/graph#flax.nnx.set_metadata")
 class TestSetMetadata:
     """`set_metadata(m, only=f, **meta)` sets the metadata of the Variables that `f` selects.
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.edits import edits, reordered, revalued
 from nnx_spec.chapters.functional.modes import both_modes
 from nnx_spec.chapters.functional.states import nested
@@ -48,7 +48,7 @@ MODEL = ModulePlan(
 """Variables at the root, below a Module and in a List, an array and a static value."""
 
 
-@clause("GRF-001", MUST, source=FUNCTIONAL)
+@clause("GRF-001", MUST, DOCUMENTED, source=FUNCTIONAL)
 class TestSplitAndMerge:
     """`merge` of what `split` gives is a new object equal to the split one, which stays untouched.
 
@@ -251,7 +251,7 @@ class TestMergeOfGroups:
         assert any(names_path(str(caught.value), path) for path in paths)
 
 
-@clause("GRF-013", MUST, source="api_reference/flax.nnx/graph")
+@clause("GRF-013", MUST, DOCUMENTED, source="api_reference/flax.nnx/graph#flax.nnx.graphdef")
 class TestGraphdef:
     """`graphdef(node)` equals what `split` gives first, however `split` groups the state."""
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.functional.modes import both_modes
 from nnx_spec.oracles import array_record, snapshot
@@ -29,7 +29,7 @@ def step(model, x):
     return (model.w**model.power * x).sum()
 
 
-@clause("GRF-018", MUST, source="nnx_basics#split-merge-and-update")
+@clause("GRF-018", MUST, DOCUMENTED, source="nnx_basics#split-merge-and-update")
 class TestUnderJax:
     """`split` and `merge` work inside `jax.jit`, `jax.grad`, `jax.vmap` and `jax.lax.scan`.
 

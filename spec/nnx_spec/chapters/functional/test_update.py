@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.edits import revalued
 from nnx_spec.chapters.functional.modes import both_modes
 from nnx_spec.chapters.functional.states import nested
@@ -74,7 +74,7 @@ LACKING = {
 """Leaves for which the object has no place: where they stand, and what they are."""
 
 
-@clause("GRF-007", MUST, source=FUNCTIONAL)
+@clause("GRF-007", MUST, DOCUMENTED, source="api_reference/flax.nnx/graph#flax.nnx.update")
 class TestUpdate:
     """`update(node, state, ...)` writes the given values into the node's own Variables, in place.
 
