@@ -5,11 +5,10 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.edits import revalued
 from nnx_spec.chapters.functional.making import net, param, records
 from nnx_spec.chapters.functional.modes import both_modes
-from nnx_spec.chapters.functional.threads import in_a_thread
 from nnx_spec.oracles import (
     array_record,
     at,
@@ -22,7 +21,7 @@ from nnx_spec.oracles import (
     state_paths,
 )
 from nnx_spec.plans import ArrayPlan, build, classes, is_array
-from nnx_spec.strategies import graphs, shared_graphs, trees
+from nnx_spec.strategies import graphs, trees
 
 
 def duplicates(nnx, root):
@@ -42,15 +41,6 @@ def duplicates(nnx, root):
     return sorted(found for found in paths.values() if len(found) > 1)
 
 
-def tree_mode_splits(nnx, node):
-    """Tells whether a split in tree mode succeeds; what it raises otherwise is ValueError."""
-    try:
-        in_a_thread(lambda: nnx.split(node, graph=False))
-    except ValueError:
-        return False
-    return True
-
-
 SHARED = {
     "Variable": lambda nnx: [param(nnx)] * 2,
     "Module": lambda nnx: [net(nnx, w=param(nnx))] * 2,
@@ -68,25 +58,18 @@ def pytree_of_arrays(nnx):
     return tree
 
 
-@clause("GRF-029", MUST, source="guides/pytree#reference-sharing")
+@clause("GRF-029", MUST, DOCUMENTED, source="api_reference/flax.nnx/graph#flax.nnx.find_duplicates")
 class TestDuplicates:
     """`find_duplicates` lists what graph mode keeps shared, and is empty where it keeps nothing so.
 
     It gives a list for each node and each Variable that stands at more than one place, with all its
-    paths; it enters what is shared once. It is empty exactly when `split` succeeds in tree mode. A
-    reference back to an ancestor is sharing, too.
+    paths; it enters what is shared once. A reference back to an ancestor is sharing, too.
     """
-
-    @given(plan=graphs(sharing=True))
-    def test_agrees_with_tree_mode(self, nnx, plan):
-        node = build(nnx, plan)
-        assert (nnx.find_duplicates(node) == []) is tree_mode_splits(nnx, node)
 
     @given(plan=trees())
     def test_trees_have_none(self, nnx, plan):
         node = build(nnx, plan)
         assert nnx.find_duplicates(node) == []
-        assert tree_mode_splits(nnx, node)
 
     @given(plan=graphs(sharing=True, cycles=True))
     def test_lists_what_is_shared(self, nnx, plan):
@@ -99,24 +82,16 @@ class TestDuplicates:
         for first, *others in found:
             assert all(at(nnx, merged, path) is at(nnx, merged, first) for path in others)
 
-    @given(plan=shared_graphs())
-    def test_sharing_is_refused_in_tree_mode(self, nnx, plan):
-        node = build(nnx, plan)
-        assert nnx.find_duplicates(node)
-        assert not tree_mode_splits(nnx, node)
-
     @pytest.mark.parametrize("kind", SHARED)
     def test_kinds_of_sharing(self, nnx, kind):
         first, second = SHARED[kind](nnx)
         node = net(nnx, a=first, inner=net(nnx, b=second))
         assert [sorted(paths) for paths in nnx.find_duplicates(node)] == [[("a",), ("inner", "b")]]
-        assert not tree_mode_splits(nnx, node)
 
     def test_cycles(self, nnx):
         node = net(nnx, inner=net(nnx, w=param(nnx)))
         node.inner.parent = node
         assert [sorted(paths) for paths in nnx.find_duplicates(node)] == [[(), ("inner", "parent")]]
-        assert not tree_mode_splits(nnx, node)
 
 
 def key_of(entry):
