@@ -446,3 +446,14 @@ def test_maps_nest(mode):
     y = f(v)
     assert jnp.array_equal(v[...], array(2, 3) * 2)
     assert jnp.array_equal(y, array(2, 3) * 2 + 1)
+
+
+def test_keyword_arguments_at_positions_that_have_an_axis():
+    @nnx.vmap(in_axes=(0, None))
+    def scaled(x, y):
+        return x * y
+
+    assert scaled(y=jnp.arange(3.0), x=jnp.arange(2.0)).tolist() == [[0, 0, 0], [0, 1, 2]]
+    assert nnx.vmap(lambda x, *, y: x * y, in_axes=(0,))(jnp.arange(2), y=jnp.arange(2)).shape == (
+        2,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -37,7 +38,8 @@ def vmap(
     Args:
       f: the function; without it, the result is a decorator.
       in_axes: an int, None, or a tuple with a tree prefix for each positional argument, which holds
-        ints, None and StateAxes. Keyword arguments are mapped over axis 0.
+        ints, None and StateAxes. Keyword arguments are mapped over axis 0, but for those whose
+        positions have an entry in a tuple.
       out_axes: a tree prefix of the output, likewise.
       axis_name: a name of the axis for collectives.
       axis_size: the size of the axis, where no argument tells.
@@ -65,6 +67,9 @@ def vmap(
 
     @functools.wraps(f)
     def mapped(*args: Any, **kwargs: Any) -> Any:
+        if kwargs and isinstance(in_axes, (tuple, list)) and len(in_axes) > len(args):
+            bound = inspect.signature(f).bind(*args, **kwargs)
+            args, kwargs = bound.args, bound.kwargs
         inputs = Inputs(f, args, kwargs, graph, graph_updates)
         refuse_metadata(transform_metadata, inputs)
         placement = placed.place(inputs)
