@@ -158,7 +158,7 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 def _download(release: str, folder: Path) -> Path:
     """Downloads the archive of a release into a folder."""
-    command = [*_downloader(), "download", "--no-deps", "--no-binary", "flax"]
+    command = [*downloader(), "download", "--no-deps", "--no-binary", "flax"]
     command += ["--retries", "1", "--disable-pip-version-check", "--dest", str(folder)]
     try:
         done = subprocess.run(
@@ -177,8 +177,12 @@ def _download(release: str, folder: Path) -> Path:
     return archives[0]
 
 
-def _downloader() -> Sequence[str]:
-    """Returns the command that acts as pip for this Python."""
+def downloader() -> Sequence[str]:
+    """Returns the command that acts as pip for this Python.
+
+    Raises:
+      UsageError: there is neither pip nor uv.
+    """
     if importlib.util.find_spec("pip"):
         return (sys.executable, "-m", "pip")
     if uv := shutil.which("uv"):
