@@ -416,7 +416,7 @@ def steps_are_called_once_more(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     replace(nnx, patch, "vmap", vmap)
 
 
-@fault(breaks="TRX-048")
+@fault(breaks="TRX-047")
 def sizes_of_arguments_prevail(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`vmap` does not heed `axis_size` where an argument has another size."""
 
@@ -432,7 +432,7 @@ def sizes_of_arguments_prevail(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     replace_transform(nnx, patch, "vmap", change)
 
 
-@fault(breaks="TRX-050")
+@fault(breaks="TRX-048")
 def shared_arguments_are_differentiated_apart(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`grad` takes an object at two places for two objects."""
     kinds = (nnx.Variable, nnx.Module)
@@ -450,7 +450,7 @@ def shared_arguments_are_differentiated_apart(nnx: Any, patch: pytest.MonkeyPatc
     replace_transform(nnx, patch, "grad", change)
 
 
-@fault(breaks="TRX-052")
+@fault(breaks="TRX-049")
 def static_arguments_are_not_donated(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`jit` does not heed that an argument is to be donated if it is static as well."""
 

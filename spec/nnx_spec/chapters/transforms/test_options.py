@@ -23,7 +23,7 @@ SAID_TWICE = {
 """Transforms of `stepped` over the leading axis, whose size is said as well."""
 
 
-@clause("TRX-048", MUST, CONVENTION, source="jax.vmap")
+@clause("TRX-047", MUST, CONVENTION, source="jax.vmap")
 @each_mode
 @each_named(SAID_TWICE)
 def test_sizes_said_twice(nnx, mode, transform):
@@ -43,7 +43,7 @@ def test_sizes_said_twice(nnx, mode, transform):
 
 
 @clause(
-    "TRX-050",
+    "TRX-048",
     MUST,
     TESTED,
     source="tests/nnx/transforms_test.py::TestCustomVJP::test_grad_inconsistent_aliasing",
@@ -75,7 +75,7 @@ class TestSharedArguments:
         assert float(by_x) == 5
 
 
-@clause("TRX-052", MUST, CONVENTION, source="jax.jit")
+@clause("TRX-049", MUST, CONVENTION, source="jax.jit")
 @each_mode
 @pytest.mark.parametrize(
     "options",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from nnx_spec import CONVENTION, DOCUMENTED, MUST, clause, stands_on
+from nnx_spec import CONVENTION, DOCUMENTED, MUST, TESTED, clause, stands_on
 from nnx_spec.chapters.functional.making import count, net, param
 from nnx_spec.chapters.modules.models import counted
 from nnx_spec.chapters.tree.calls import TREE
@@ -190,7 +190,12 @@ def gradients_by_path(gradients):
     return {path: value_record(leaf.get_value()) for path, leaf in state_items(gradients)}
 
 
-@clause("TREE-005", MUST, source=SOURCE)
+@clause(
+    "TREE-005",
+    MUST,
+    TESTED,
+    source="tests/nnx/integration_test.py::TestIntegration::test_stateful_example_functional",
+)
 class TestSplitGroups:
     """In tree mode, splitting off the Params and differentiating with respect to them, with `merge`
     inside, gives the gradients that `grad` of the model gives in graph mode with graph updates.

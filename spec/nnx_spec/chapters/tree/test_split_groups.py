@@ -43,7 +43,7 @@ def body_for(mapped):
     return body
 
 
-@clause("TREE-006", MUST, source="flip/5310-tree-mode-nnx#prefix-filters")
+@clause("TREE-006", MUST, DOCUMENTED, source="flip/5310-tree-mode-nnx#prefix-filters")
 class TestSplitGroups:
     """`vmap` over the groups of a `split`, with `merge` inside, equals `vmap` with StateAxes.
 
