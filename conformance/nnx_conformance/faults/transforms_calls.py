@@ -432,7 +432,7 @@ def sizes_of_arguments_prevail(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     replace_transform(nnx, patch, "vmap", change)
 
 
-@fault(breaks="TRX-048")
+@fault(breaks="GRA-014")
 def shared_arguments_are_differentiated_apart(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`grad` takes an object at two places for two objects."""
     kinds = (nnx.Variable, nnx.Module)
@@ -450,7 +450,7 @@ def shared_arguments_are_differentiated_apart(nnx: Any, patch: pytest.MonkeyPatc
     replace_transform(nnx, patch, "grad", change)
 
 
-@fault(breaks="TRX-049")
+@fault(breaks="TRX-048")
 def static_arguments_are_not_donated(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`jit` does not heed that an argument is to be donated if it is static as well."""
 

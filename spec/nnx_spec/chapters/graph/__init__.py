@@ -6,6 +6,7 @@ how a part of an object is transformed. All clauses of the chapter on transforms
 (`transforms/modes.py`); this chapter has what they add.
 
     test_references.py      what is shared goes in and comes out so; inputs that are returned
+    test_shared_arguments.py  what is differentiated at one place and not at another
     test_graph_updates.py   edits of structure reach the caller, and are traced once
     test_state_axes.py      StateAxes; prefixes that contradict each other; names of axes
     test_diff_state.py      DiffState
