@@ -105,7 +105,9 @@ def _strong(array: jax.Array) -> jax.Array:
         array = jnp.array(
             array, copy=True
         )  # JAX 0.10.2 cannot read back what it takes for a literal
-    return jax.lax.convert_element_type(array, array.dtype) if array.weak_type else array
+    return (
+        jax.lax.convert_element_type(array, array.dtype) if jax.typeof(array).weak_type else array
+    )
 
 
 def _types(leaves: Any) -> tuple[Any, ...]:

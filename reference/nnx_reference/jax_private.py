@@ -100,7 +100,9 @@ def read_buffer(array_ref: Any) -> jax.Array:
 def write_buffer(array_ref: Any, value: jax.Array) -> None:
     """Sets a Ref, eagerly, to a copy of an array of its shape and dtype."""
     refs = array_ref._refs
-    if value.weak_type:  # compiled functions expect the Ref's own type, which is not weak
+    if jax.typeof(
+        value
+    ).weak_type:  # compiled functions expect the Ref's own type, which is not weak
         value = jax.lax.convert_element_type(value, value.dtype)
     refs._buf = jax.device_put(value, refs._buf.sharding, may_alias=False)
 

@@ -64,7 +64,7 @@ def _same_type(value: jax.Array, item: Any) -> bool:
         isinstance(item, jax.Array)
         and item.shape == value.shape
         and item.dtype == value.dtype
-        and item.weak_type == value.weak_type
+        and jax.typeof(item).weak_type == jax.typeof(value).weak_type
     )
 
 

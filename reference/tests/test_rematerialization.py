@@ -100,3 +100,20 @@ def test_draws_are_repeated_and_counted_once():
     noise = jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (3,))
     np.testing.assert_allclose(found, noise * jnp.cos(noise), rtol=1e-6)
     assert rngs.default.count[...] == 1
+
+
+@both
+def test_keys_by_reference_are_kept(mode):
+    with nnx.var_defaults(ref=True):
+        model = nnx.Dict(w=nnx.Param(jnp.zeros(2)), rngs=nnx.Rngs(1))
+
+    def f(model, x):
+        model.w[...] = x
+        return x
+
+    key = model.rngs.default.key[...]
+    nnx.remat(f, **mode)(model, jnp.ones(2))
+    assert model.w[...].tolist() == [1, 1]
+    assert jax.random.key_data(model.rngs.default.key[...]).tolist() == (
+        jax.random.key_data(key).tolist()
+    )
