@@ -49,25 +49,6 @@ def loops_run_forward(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     replace(nnx, patch, "scan", scan)
 
 
-@fault(breaks="TRX-001")
-def shapes_that_differ_are_type_errors(nnx: Any, patch: pytest.MonkeyPatch) -> None:
-    """`vmap` raises TypeError where the sizes of its arguments differ."""
-
-    def vmap(original: Function, f: Function, **options: Any) -> Function:
-        mapped = original(f, **options)
-
-        @functools.wraps(f)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return mapped(*args, **kwargs)
-            except ValueError as error:
-                raise TypeError(str(error)) from error
-
-        return call
-
-    replace(nnx, patch, "vmap", vmap)
-
-
 @fault(breaks="TRX-004")
 def compiled_functions_give_out_everything(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """What `jit` compiles has the values of all Variables among its outputs."""
@@ -383,7 +364,8 @@ def calls_give_the_old_state(nnx: Any, patch: pytest.MonkeyPatch) -> None:
             return Caller(self._pair, self._proxy[key])
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            return self._proxy(*args, **kwargs)[0], self._pair
+            before = jax.tree.map(lambda x: x, self._pair)
+            return self._proxy(*args, **kwargs)[0], before
 
     original = nnx.call
     patch.setattr(nnx, "call", lambda pair: Caller(pair, original(pair)))

@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nnx_spec import DOCUMENTED, MUST, clause
@@ -59,6 +59,7 @@ class TestCallables:
         assert converted is predicate
 
     @given(plan=graphs(), place=st.sampled_from(list(PLACES)))
+    @example(plan=MODEL, place="bare")
     def test_sees_path_and_variable(self, nnx, plan, place):
         recorder = Recorder()
         nnx.state(build(nnx, plan), PLACES[place](nnx, recorder))
