@@ -6,6 +6,7 @@ Read it in this order; each module says at its top what its idea is.
 
     variables.py      Variables: a value, metadata, a class.
                       With them operators.py, metadata.py, values.py and describing.py.
+                      variablelib.py: names for what a Variable may be.
     naming.py         Names for the classes of Variables.
     hijax.py          Values held by reference. cells.py: the ones that change their structure.
     attributes.py     What is data and what is static.
@@ -37,7 +38,7 @@ Read it in this order; each module says at its top what its idea is.
     training.py       Optimizer: what models are trained with.
 """
 
-from nnx_reference import compat, errors, initializers
+from nnx_reference import compat, errors, initializers, variablelib
 from nnx_reference import filters as filterlib
 from nnx_reference.activations import (
     celu,
@@ -178,6 +179,7 @@ from nnx_reference.traversal import (
 from nnx_reference.trees import NodeStates, from_tree, to_tree
 from nnx_reference.updating import pop, update
 from nnx_reference.variables import (
+    A,
     BatchStat,
     Cache,
     Intermediate,

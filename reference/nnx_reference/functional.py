@@ -30,9 +30,9 @@ from nnx_reference.filters import Filter
 from nnx_reference.grouping import Pairs, partition, select
 from nnx_reference.jax_private import Trace, current_trace
 from nnx_reference.nesting import gather, nest
-from nnx_reference.pytree import Key, Path
+from nnx_reference.pytree import Key, Path, Pytree
 from nnx_reference.state import FlatState, State, from_flat_state, sorted_keys
-from nnx_reference.tables import Flat, GraphDef
+from nnx_reference.tables import Flat, GraphDef, VariableDef
 from nnx_reference.values import unaliased
 from nnx_reference.variables import Variable, new_variable, variable_of
 
@@ -48,14 +48,27 @@ def read(node: Any, graph: bool | None, function: str) -> Flat:
       function: the function that was called, for the error.
 
     Raises:
-      ValueError: something is shared, and the mode is tree mode.
+      ValueError: something is shared, or no JAX pytree, and the mode is tree mode.
     """
     flat = tables.flatten(node)
-    if flat.graphdef.is_tree or resolve_graph(graph):
+    if resolve_graph(graph):
+        return flat
+    _check_pytrees(flat, function)
+    if flat.graphdef.is_tree:
         return flat
     if references := flat.graphdef.references():
         raise ValueError(_describe_sharing(flat, references, function))
     return flat
+
+
+def _check_pytrees(flat: Flat, function: str) -> None:
+    for path, node in zip(flat.graphdef.node_paths, flat.nodes, strict=True):
+        if isinstance(node, Pytree) and not node._pytree_enabled:
+            raise ValueError(
+                f"nnx.{function} in tree mode (graph=False) takes no object of a class that is no"
+                f" JAX pytree, and {type(node).__name__} is made with pytree=False. Found at path"
+                f" {path}. Let the class be a pytree, or use nnx.{function}(..., graph=True)."
+            )
 
 
 def _describe_sharing(
@@ -66,8 +79,8 @@ def _describe_sharing(
         shared = (flat.nodes if is_a_node else flat.leaves)[number]
         lines.append(f"\n  {type(shared).__name__} at {', '.join(map(str, paths))}")
     return (
-        f"nnx.{function} in tree mode (graph=False) takes no shared references, but there are:"
-        f"{''.join(lines)}\n"
+        f"nnx.{function} in tree mode (graph=False) takes no shared references, but some are found"
+        f" at paths:{''.join(lines)}\n"
         f"Put separate objects there, or use nnx.{function}(..., graph=True)."
     )
 
@@ -208,12 +221,18 @@ def _checked(
     checked: list[Any] = []
     for record, leaf in zip(graphdef.leaves, leaves, strict=True):
         if not isinstance(leaf, Variable):
-            if record is not None and recreate_variables:
-                leaf = variable_of(record.kind, unaliased(leaf), record.metadata)
+            leaf = _recreated(record, leaf) if recreate_variables else leaf
         elif record is None or type(leaf) is not record.kind:
             raise ValueError(_wrong_leaf(graphdef, len(checked), leaf))
         checked.append(leaf)
     return checked
+
+
+def _recreated(record: VariableDef | None, leaf: Any) -> Any:
+    """Returns a new Variable in the place of a bare value that stands for one, else the leaf."""
+    if record is None or isinstance(leaf, Variable):
+        return leaf
+    return variable_of(record.kind, unaliased(leaf), record.metadata)
 
 
 def _wrong_leaf(graphdef: GraphDef[Any], number: int, leaf: Any) -> str:
@@ -327,17 +346,20 @@ def map_leaves(
 ) -> A:
     """Builds a new object graph with `f(path, leaf)` in place of each leaf; known as `nnx.map`.
 
-    `f` gets the object's own Variables; a Variable that it returns is the new object's own, and a
-    value becomes a Variable where one stood, unless `recreate_variables` is False.
+    `f` gets the object's own Variables; a Variable that it returns, of whatever class, is the new
+    object's own, and a value becomes a Variable where one stood, unless `recreate_variables` is
+    False.
 
     Raises:
-      ValueError: what `f` returns is a Variable of another class; or, in tree mode, something is
-        shared.
+      ValueError: in tree mode, something is shared.
     """
     flat = read(node, graph, "map")
     pairs = zip(flat.graphdef.paths, flat.leaves, strict=True)
     leaves = [f(path, leaf) for path, leaf in pairs]
-    return tables.unflatten(flat.graphdef, _checked(flat.graphdef, leaves, recreate_variables))
+    if recreate_variables:
+        records = zip(flat.graphdef.leaves, leaves, strict=True)
+        leaves = [_recreated(record, leaf) for record, leaf in records]
+    return tables.unflatten(flat.graphdef, leaves)
 
 
 def flatten(

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,8 @@ from nnx_reference.filters import Filter, to_predicate
 from nnx_reference.pytree import Pytree
 from nnx_reference.variables import RngCount, RngKey
 
-Seed = int | np.integer | jax.Array
-"""An integer, or a key (typed, or a raw one of `jax.random.PRNGKey`)."""
+Seed: TypeAlias = "int | np.integer | jax.Array | RngStream"
+"""An integer, or a key (typed, or a raw one of `jax.random.PRNGKey`), or a stream, for its key."""
 
 Shape = int | tuple[int, ...]
 """The leading axes of a batched stream; an int stands for one axis."""
@@ -44,8 +44,10 @@ def as_key(seed: Seed, name: str) -> jax.Array:
     """Makes a typed key, or an array of keys, from a seed for the stream called `name`.
 
     Raises:
-      ValueError: if the seed is neither an integer nor a key.
+      ValueError: if the seed is neither an integer nor a key nor a stream.
     """
+    if isinstance(seed, RngStream):
+        return seed.key.get_value()
     if isinstance(seed, (int, np.integer)):
         return jax.random.key(int(seed))
     if isinstance(seed, jax.Array):
@@ -158,7 +160,7 @@ class RngStream(Sampling):
         """Makes a stream that has not drawn yet.
 
         Raises:
-          ValueError: if `key` is neither an integer nor a key.
+          ValueError: if `key` is neither an integer nor a key nor a stream.
         """
         root = as_key(key, tag)
         self.tag = tag
@@ -202,6 +204,12 @@ class RngStream(Sampling):
         shape = as_shape(k)
         return RngStream(jnp.broadcast_to(self(), shape), tag=self.tag)
 
+    def copy(self) -> RngStream:
+        """Makes a stream that goes on as this one does: a batched one, before it is mapped."""
+        copied = RngStream(self, tag=self.tag)
+        copied.count.set_value(self.count.get_value())
+        return copied
+
     def check_single(self) -> None:
         """Checks that the stream draws, that is, has one key.
 
@@ -232,7 +240,7 @@ class Rngs(Sampling):
           streams: the seeds of further streams by name; they win over the mapping.
 
         Raises:
-          ValueError: if a seed is neither an integer nor a key.
+          ValueError: if a seed is neither an integer nor a key nor a stream.
         """
         given = (
             default
@@ -300,12 +308,20 @@ class Rngs(Sampling):
 
         Args:
           k: the shape to which streams are broadcast: one for all, or one by filter; a stream that
-            no filter selects, or that gets None, is forked unbatched.
+            no filter selects, or that gets None, is forked unbatched if it is single, and copied
+            if it is batched.
 
         Raises:
-          ValueError: if a stream is batched or `k` holds no shape; no stream has drawn then.
+          ValueError: if a stream to broadcast is batched or `k` holds no shape; no stream has drawn
+            then.
         """
-        return self._derived(k, lambda s, shape: s.fork() if shape is None else s.broadcast(shape))
+
+        def derive(stream: RngStream, shape: tuple[int, ...] | None) -> RngStream:
+            if shape is not None:
+                return stream.broadcast(shape)
+            return stream.fork() if stream.key.shape == () else stream.copy()
+
+        return self._derived(k, derive, keeps_batched=True)
 
     def _streams(self) -> dict[str, RngStream]:
         return {k: v for k, v in sorted(vars(self).items()) if isinstance(v, RngStream)}
@@ -314,11 +330,13 @@ class Rngs(Sampling):
         self,
         shapes: Shapes | None,
         derive: Callable[[RngStream, tuple[int, ...] | None], RngStream],
+        keeps_batched: bool = False,
     ) -> Rngs:
         shape_of = shape_chooser(shapes)
         chosen = {name: (stream, shape_of((name,), stream)) for name, stream in self.items()}
-        for stream, _ in chosen.values():
-            stream.check_single()
+        for stream, shape in chosen.values():
+            if shape is not None or not keeps_batched:
+                stream.check_single()
         rngs = Rngs()
         for name, (stream, shape) in chosen.items():
             setattr(rngs, name, derive(stream, shape))

@@ -13,7 +13,7 @@ all three make a decorator that treats the arguments of each call so.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -154,7 +154,8 @@ def with_rngs(
     """Returns a view of an object in which streams are split, broadcast or forked.
 
     A stream follows the first of `split`, `broadcast` and `fork` that selects it and stays the
-    original's where none does. Filters see the stream itself: its name, its path, its class.
+    original's where none does. That two select it is an error unless all but one of them do so by
+    `...` or True. Filters see the stream itself: its name, its path, its class.
 
     Args:
       node: the object, or any pytree of objects; without it, the result is a decorator.
@@ -166,16 +167,29 @@ def with_rngs(
       graph_updates: accepted for the signature's sake; a view changes nothing in place.
 
     Raises:
-      ValueError: if a stream that is to change is batched or a shape is none; no stream has drawn
-        then.
+      ValueError: if a stream that is to change is batched or selected by two of the arguments, or a
+        shape is none; no stream has drawn then.
     """
     del graph_updates
     selects, forks = to_predicate(only), to_predicate(fork)
     split_of, broadcast_of = shape_chooser(split), shape_chooser(broadcast)
+    narrow_split, narrow_broadcast = _narrow_shapes(split), _narrow_shapes(broadcast)
+    forks_narrowly = to_predicate(None if _is_for_all(fork) else fork)
 
     def choose(path: Path, stream: RngStream) -> Rule | None:
         if not selects(path, stream):
             return None
+        claims = {
+            "split": narrow_split(path, stream) is not None,
+            "broadcast": narrow_broadcast(path, stream) is not None,
+            "fork": forks_narrowly(path, stream),
+        }
+        if sum(claims.values()) > 1:
+            names = " and ".join(name for name, claimed in claims.items() if claimed)
+            raise ValueError(
+                f"with_rngs has multiple rules for the stream {stream.tag!r} at {path}:"
+                f" {names} name it, and only one can hold"
+            )
         if (shape := split_of(path, stream)) is not None:
             return functools.partial(RngStream.fork, split=shape)
         if (shape := broadcast_of(path, stream)) is not None:
@@ -183,6 +197,18 @@ def with_rngs(
         return RngStream.fork if forks(path, stream) else None
 
     return _derive(node, choose, graph, False)
+
+
+def _is_for_all(selector: Filter) -> bool:
+    return selector is ... or selector is True
+
+
+def _narrow_shapes(
+    shapes: Shapes | None,
+) -> Callable[[Path, RngStream], tuple[int, ...] | None]:
+    """Makes a chooser of only those shapes that are for some of the streams."""
+    by_filter = shapes if isinstance(shapes, Mapping) else {}
+    return shape_chooser({one: k for one, k in by_filter.items() if not _is_for_all(one)})
 
 
 def backup_keys(node: Any, /, *, graph: bool | None = None) -> SplitBackups:

@@ -79,6 +79,11 @@ class Variable(Operators, Generic[A]):
     _no_metadata: ClassVar[Metadata]
     _own_hooks: ClassVar[Mapping[str, Hook]] = {}
 
+    @classmethod
+    def from_metadata(cls, value: Any, metadata: Mapping[str, Any]) -> Self:
+        """Makes a Variable of a raw value and of exactly this metadata; no hook runs."""
+        return variable_of(cls, value, Metadata(cls, metadata))
+
     def __init__(self, value: A | VariableMetadata | Variable[A], **metadata: Any) -> None:
         """Makes a Variable that belongs to the current trace level.
 

@@ -376,3 +376,20 @@ class TestWithTheRest:
             expected = expected @ kernel + 1
         assert jnp.allclose(y, expected, rtol=1e-6)
         assert stack.bias[...].tolist() == [[1, 1]] * 3
+
+
+class TestHijaxVariable:
+    @pytest.mark.parametrize("hijax", [True, False])
+    def test_tells_hijax_variables_from_others(self, hijax):
+        v = nnx.Param(1.0, hijax=hijax)
+        assert isinstance(v, nnx.variablelib.HijaxVariable) == hijax
+        assert isinstance(v, nnx.Param)
+        assert not isinstance(1.0, nnx.variablelib.HijaxVariable)
+
+    def test_cannot_be_made(self):
+        with pytest.raises(TypeError, match="made by its own class"):
+            nnx.variablelib.HijaxVariable()
+
+    def test_a_variable_of_metadata(self):
+        v = nnx.Param.from_metadata(1, {"tag": "a", "hijax": True, "ref": False})
+        assert (type(v), v.hijax, v.ref, v.tag) == (nnx.Param, True, False, "a")

@@ -250,6 +250,25 @@ def test_broadcast_repeats_one_key():
     assert batched.params.count[...].shape == (3,)
 
 
+def test_a_stream_is_a_seed():
+    parent = nnx.Rngs(a=0, b=1)
+    parent.a()
+    rngs = nnx.Rngs(a=parent.a, b=parent.split({"b": 3}).b)
+    assert same(rngs.a.key, parent.a.key)
+    assert rngs.a.key is not parent.a.key
+    assert int(rngs.a.count[...]) == 0
+    assert rngs.b.key.shape == (3,)
+
+
+def test_broadcast_keeps_batched_streams():
+    rngs = nnx.Rngs(a=0, b=1).split({"a": 3})
+    both = rngs.broadcast({"b": 3})
+    assert same(both.a.key, rngs.a.key)
+    assert both.a.key is not rngs.a.key
+    assert both.a.count[...].tolist() == rngs.a.count[...].tolist()
+    assert same(both.b.key, jnp.stack([jax.random.fold_in(rngs.b.key[...], 0)] * 3))
+
+
 @pytest.mark.parametrize(
     "use", [lambda r: r(), lambda r: r.fork(), lambda r: r.split(2), lambda r: r.normal()]
 )

@@ -135,7 +135,7 @@ def test_with_rngs_splits_broadcasts_and_forks_a_view(graph):
     rngs = nnx.Rngs(a=0, b=1, c=2, d=3)
     model = Model(rngs)
     view = nnx.with_rngs(
-        model, split={"a": 2}, broadcast={"b": 3}, fork=("a", "c"), only=nnx.Not("d"), graph=graph
+        model, split={"a": 2}, broadcast={"b": 3}, fork="c", only=nnx.Not("d"), graph=graph
     )
     assert type(view) is Model
     assert view.w is model.w
@@ -145,6 +145,26 @@ def test_with_rngs_splits_broadcasts_and_forks_a_view(graph):
     assert view.rngs.d.key is rngs.d.key
     assert counts(rngs) == {"a": 1, "b": 1, "c": 1, "d": 0}
     assert all(same(stream.key, jax.random.key(n)) for n, (_, stream) in enumerate(rngs.items()))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"split": {"params": 4}, "fork": "params"},
+        {"split": {"params": 4}, "broadcast": {nnx.PathContains("params"): 2}},
+    ],
+)
+def test_with_rngs_refuses_two_rules_for_a_stream_before_any_draws(rules):
+    rngs = nnx.Rngs(dropout=0, params=1)
+    with pytest.raises(ValueError, match=r"multiple rules .*'params'.*split and"):
+        nnx.with_rngs(rngs, **rules)
+    assert counts(rngs) == {"dropout": 0, "params": 0}
+
+
+def test_with_rngs_lets_the_first_rule_win_over_one_for_all():
+    rngs = nnx.Rngs(a=0, b=1)
+    view = nnx.with_rngs(rngs, split={"a": 4}, broadcast=2, fork=...)
+    assert (view.a.key.shape, view.b.key.shape) == ((4,), (2,))
 
 
 def test_with_rngs_decorates(model):

@@ -351,3 +351,31 @@ def test_a_structure_is_applied_to_states():
         x, params["linear"]["kernel"][...], (((0,), (0,)), ((), ()))
     )
     assert jnp.allclose(y, bare)
+
+
+class TestTreeMode:
+    class Box(nnx.Object):
+        def __init__(self):
+            self.w = nnx.Param(1)
+
+    @pytest.mark.parametrize("function", ["iter_graph", "iter_children", "split", "flatten"])
+    def test_takes_no_object_that_is_no_pytree(self, function):
+        node = nnx.List([self.Box()])
+        with pytest.raises(
+            ValueError, match=r"Box is made with pytree=False\. Found at path \(0,\)"
+        ):
+            getattr(nnx, function)(node, graph=False)
+        getattr(nnx, function)(node, graph=True)
+
+    def test_recursive_map_takes_no_object_that_is_no_pytree(self):
+        with pytest.raises(ValueError, match="pytree=False"):
+            nnx.recursive_map(lambda path, value: value, self.Box(), graph=False)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_map_puts_in_variables_of_another_class(graph):
+    node = nnx.Dict(a=nnx.Param(jnp.ones(2)), b=nnx.BatchStat(3))
+    zeros = nnx.map(lambda path, v: nnx.Variable(v.get_value() * 0), node, graph=graph)
+    assert [type(zeros[key]) for key in "ab"] == [nnx.Variable, nnx.Variable]
+    assert zeros["a"].get_value().tolist() == [0, 0]
+    assert [type(node[key]) for key in "ab"] == [nnx.Param, nnx.BatchStat]

@@ -450,17 +450,24 @@ def check_tree(graphdef: GraphDef[Any], roots: Sequence[str]) -> None:
     if graphdef.is_tree:
         return
     shared = [
-        " and ".join(spell_root(roots, path) for path in paths)
-        for _, _, paths in graphdef.references()
+        f"Duplicate {_class_of(graphdef, number, is_a_node)}: "
+        + " and ".join(spell_root(roots, path) for path in paths)
+        for number, is_a_node, paths in graphdef.references()
     ]
     shared = [places for places in shared if CAPTURES not in places]
     if not shared:
         return
     raise ValueError(
-        "tree mode (graph=False) takes no shared references, but there is one object at\n  "
+        "tree mode (graph=False) does not support shared references; found at paths:\n  "
         + "\n  ".join(shared)
         + "\nPass it once and do not return it, or use graph mode (graph=True)."
     )
+
+
+def _class_of(graphdef: GraphDef[Any], number: int, is_a_node: bool) -> str:
+    """Names the class of what has a number in a graph."""
+    record = graphdef.nodes[number] if is_a_node else graphdef.leaves[number]
+    return "value" if record is None else record.kind.__name__
 
 
 def reachable(graphdef: GraphDef[Any]) -> Iterator[tuple[int, Path]]:
