@@ -42,7 +42,7 @@ def add_upstream(subparsers: Any) -> None:
         "upstream", help="run Flax's own tests, guides and examples on a target"
     )
     parser.add_argument(
-        *("target",), nargs="?", default="reference", metavar="TARGET", help="as for `run`"
+        "target", nargs="?", default="reference", metavar="TARGET", help="as for `run`"
     )
     parser.add_argument("--release", metavar="0.12.8", help="of Flax (default: the installed one)")
     parser.add_argument(
@@ -52,7 +52,7 @@ def add_upstream(subparsers: Any) -> None:
         "--scope", default="core", help="which tests: core, extended or all (default: core)"
     )
     parser.add_argument(
-        *("--only",),
+        "--only",
         action="append",
         default=[],
         metavar="PART",
