@@ -114,8 +114,9 @@ def _check_no_duplicates(flat: Flat, chosen: set[int]) -> None:
             for things, n, paths in shared
         ]
         raise ValueError(
-            f"with_vars found the same object at several paths:{''.join(lines)}\n"
-            "Put separate objects there, or pass allow_duplicates=True: one new object for each."
+            f"Found duplicate at paths:{''.join(lines)}\n"
+            "with_vars makes a new object of each. Put separate objects there, or pass"
+            " allow_duplicates=True: one for each path."
         )
 
 

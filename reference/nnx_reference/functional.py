@@ -79,8 +79,8 @@ def _describe_sharing(
         shared = (flat.nodes if is_a_node else flat.leaves)[number]
         lines.append(f"\n  {type(shared).__name__} at {', '.join(map(str, paths))}")
     return (
-        f"nnx.{function} in tree mode (graph=False) takes no shared references, but some are found"
-        f" at paths:{''.join(lines)}\n"
+        f"nnx.{function} in tree mode (graph=False) does not support shared references; found at"
+        f" paths:{''.join(lines)}\n"
         f"Put separate objects there, or use nnx.{function}(..., graph=True)."
     )
 

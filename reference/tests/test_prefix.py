@@ -141,3 +141,16 @@ def test_trees_that_do_not_fit_are_refused():
         nnx.vmap(lambda x: 0, in_axes=(nnx.prefix(net, AXES),))(jnp.ones(3))
     by_hand = jax.tree.map(lambda _: 0, nnx.Dict(w=net.w))
     assert nnx.vmap(lambda m: m["w"].sum(), in_axes=(by_hand,))(nnx.Dict(w=net.w)).shape == (3,)
+
+
+def test_what_aliases_and_shared_references_are_called():
+    v = nnx.Param(jnp.ones((2, 2)))
+    with pytest.raises(ValueError, match=r"Inconsistent aliasing.*one Param stands at a.*b"):
+        nnx.vmap(lambda a, b: None, in_axes=(0, 1), graph=True, graph_updates=False)(v, v)
+    with pytest.raises(ValueError, match=r"found at paths:\n  Duplicate Param: a and b"):
+        nnx.vmap(lambda a, b: None, graph=False)(v, v)
+
+
+def test_scan_refuses_outputs_of_which_some_are_not_stacked():
+    with pytest.raises(ValueError, match="does not broadcast"):
+        nnx.scan(lambda c, x: (c, x), out_axes=(nnx.Carry, nnx.StateAxes({...: None})))

@@ -26,6 +26,8 @@ from nnx_conformance.usage import UsageError, require_known
 KINDS = (
     "ours by ruling",
     "private name",
+    "not refused",
+    "another result",
     "message text",
     "out of scope",
     "missing layer, metric or display",

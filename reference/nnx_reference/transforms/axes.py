@@ -343,9 +343,10 @@ def leaf_axes(
         other, other_path = found.setdefault(number, (said, path))
         if other != said:
             raise ValueError(
-                f"one {type(leaf).__name__} stands at {spell_root(roots, other_path)}, with"
-                f" {other}, and at {spell_root(roots, path)}, with {said}: give both places the"
-                " same, or put separate objects there"
+                f"Inconsistent aliasing detected: one {type(leaf).__name__} stands at"
+                f" {spell_root(roots, other_path)}, with {other}, and at"
+                f" {spell_root(roots, path)}, with {said}: give both places the same, or put"
+                " separate objects there"
             )
     return [found[number][0] for number in range(len(flat.leaves))]
 

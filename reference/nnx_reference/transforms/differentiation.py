@@ -336,8 +336,9 @@ def _check_aliases(inputs: Inputs, arguments: Sequence[Argument]) -> None:
         if number in places and number not in chosen.get(cast(int, path[0]), {}):
             here, there = spell_root(names, places[number]), spell_root(names, path)
             raise ValueError(
-                f"the function is differentiated with respect to {here}, and not to {there}, which"
-                " is the same Variable: choose both, or pass a copy at one of the places"
+                f"Inconsistent aliasing: the function is differentiated with respect to {here}, and"
+                f" not to {there}, which is the same Variable: choose both, or pass a copy at one"
+                " of the places"
             )
 
 

@@ -29,6 +29,7 @@ from nnx_reference.transforms.axes import (
     AXES,
     Carry,
     StandIn,
+    StateAxes,
     leaf_axes,
     leaves_of,
     refuse_state_axes,
@@ -144,11 +145,15 @@ def _check_axes(in_axes: Any, out_axes: Any) -> None:
             "scan carries an output to an argument: put Carry in both in_axes and out_axes, or in"
             f" neither, not as in in_axes={in_axes!r}, out_axes={out_axes!r}"
         )
-    if None in leaves_of(out_axes):
+    if any(_has_none(entry) for entry in leaves_of(out_axes)):
         raise ValueError(
-            f"scan stacks its outputs, so that None has no meaning in out_axes={out_axes!r}: carry"
-            " what is to come out once"
+            f"scan stacks its outputs and does not broadcast them, so that None has no meaning in"
+            f" out_axes={out_axes!r}: carry what is to come out once"
         )
+
+
+def _has_none(entry: Any) -> bool:
+    return entry is None or (isinstance(entry, StateAxes) and None in entry.axes)
 
 
 def _carry_place(axes: Any) -> int | None:
