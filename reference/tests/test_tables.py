@@ -269,10 +269,9 @@ class TestErrors:
         nnx.update(m, {"x": {0: 2.0}}, {"x": {1: 3.0}})
         assert m.x == (2.0, 3.0)
 
-    def test_numpy_buffers_are_not_shared(self):
+    def test_copies_share_no_numpy_buffers(self):
         m = Net(a=np.ones(1), b=nnx.Param(np.ones(1)))
-        graphdef, state = nnx.split(m)
-        for other in (state, nnx.merge(graphdef, state), nnx.clone(m)):
+        for other in (nnx.merge(*nnx.split(m), copy=True), nnx.clone(m)):
             other.a[0] = other.b.get_raw_value()[0] = 5.0
         nnx.clone(m, variables=False).a[0] = 5.0
         assert (m.a[0], m.b[0]) == (1.0, 1.0)
