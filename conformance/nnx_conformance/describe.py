@@ -55,7 +55,7 @@ def grounds(basis: Any, source: str) -> dict[str, str | None]:
     """Describes what a rule stands on: of what kind that is, where it is found, its address."""
     from nnx_spec.sources import url
 
-    return {"basis": basis.value if basis else None, "source": source, "url": url(source)}
+    return {"basis": basis.value, "source": source, "url": url(source)}
 
 
 def headline(description: Mapping[str, Any]) -> str:

@@ -55,8 +55,8 @@ def list_clauses(args: argparse.Namespace) -> int:
     for heading in ("clause", "level", "basis", "rule"):
         table.add_column(heading, no_wrap=heading != "rule")
     for clause in clauses:
-        basis = clause.basis.value if clause.basis else ""
-        level, basis = ("view", "") if clause.is_view else (clause.level.value, basis)
+        standing = (clause.level.value, clause.basis.value)
+        level, basis = ("view", "") if clause.is_view else standing
         table.add_row(clause.id, level, basis, clause.sentence)
     rendering.console().print(table)
     return 0

@@ -87,7 +87,7 @@ class Clause:
 
     id: str
     level: Level
-    basis: Basis | None
+    basis: Basis
     source: str
     needs: frozenset[str]
     since: int
@@ -211,7 +211,7 @@ def needs(*features: str) -> pytest.MarkDecorator:
 def clause(
     id: str,
     level: Level,
-    basis: Basis | None = None,
+    basis: Basis,
     *,
     source: str,
     needs: Iterable[str] = (),
@@ -235,7 +235,7 @@ def clause(
         if not test.__doc__:
             raise ClauseError(f"clause {id} has no docstring, so it states no rule")
         _check_needs(f"clause {id}", needs)
-        _check_source(f"clause {id}", basis or Basis.DOCUMENTED, source)
+        _check_source(f"clause {id}", basis, source)
         stated = Clause(
             id,
             level,

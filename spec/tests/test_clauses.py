@@ -99,19 +99,26 @@ def test_a_badly_formed_clause_is_refused(arguments, message):
     id, level, source = arguments
     registry = Registry()
     with pytest.raises(ClauseError, match=message):
-        clause(id, level, source=source, registry=registry)(rule)
+        clause(id, level, DOCUMENTED, source=source, registry=registry)(rule)
     assert len(registry) == 0
 
 
 def test_a_clause_without_a_rule_is_refused():
     with pytest.raises(ClauseError, match="VAR-001 has no docstring"):
-        clause("VAR-001", MUST, source="key_concepts", registry=Registry())(lambda nnx: None)
+        clause("VAR-001", MUST, DOCUMENTED, source="key_concepts", registry=Registry())(
+            lambda nnx: None
+        )
 
 
 def test_an_unknown_feature_is_refused_by_name():
     with pytest.raises(ClauseError, match="telepathy"):
         clause(
-            "VAR-001", MUST, source="key_concepts", needs={"hijax | telepathy"}, registry=Registry()
+            "VAR-001",
+            MUST,
+            DOCUMENTED,
+            source="key_concepts",
+            needs={"hijax | telepathy"},
+            registry=Registry(),
         )(rule)
 
 
@@ -189,20 +196,22 @@ def test_a_clause_that_is_withdrawn_has_a_reason_and_no_tests(name):
 
 def test_an_id_is_given_once():
     registry = Registry()
-    clause("VAR-001", MUST, source="key_concepts", registry=registry)(rule)
+    clause("VAR-001", MUST, DOCUMENTED, source="key_concepts", registry=registry)(rule)
 
     def other(nnx):
         """Fire is hot."""
 
     with pytest.raises(ClauseError, match=r"VAR-001 is stated twice: by .*rule and .*other"):
-        clause("VAR-001", MUST, source="key_concepts", registry=registry)(other)
+        clause("VAR-001", MUST, DOCUMENTED, source="key_concepts", registry=registry)(other)
     assert registry["VAR-001"].rule == "Water is wet."
 
 
 def test_a_clause_may_be_decided_by_cases_of_another_chapter():
     registry = Registry()
     cases = Gathering("TRX", frozenset({"tree-mode"}))
-    clause("TREE-011", MUST, source="key_concepts", gathers=cases, registry=registry)(rule)
+    clause("TREE-011", MUST, DOCUMENTED, source="key_concepts", gathers=cases, registry=registry)(
+        rule
+    )
     assert registry.decided_by("TRX-003", "tree-mode-jit") == ["TRX-003", "TREE-011"]
     assert registry.decided_by("TRX-003", "jit-tree-mode") == ["TRX-003", "TREE-011"]
     assert registry.decided_by("TRX-003", "street-mode-jit") == ["TRX-003"]
@@ -231,7 +240,7 @@ def test_a_clause_on_transforms_has_cases_in_each_mode(id):
 def test_a_need_is_met_by_any_of_its_alternatives(features, missing):
     registry = Registry()
     needs = {"hijax.qdd | hijax.ref", "mutable-flag"}
-    clause("VAR-001", MUST, source="key_concepts", needs=needs, registry=registry)(rule)
+    clause("VAR-001", MUST, DOCUMENTED, source="key_concepts", needs=needs, registry=registry)(rule)
     assert unmet(registry["VAR-001"].needs, features) == missing
 
 

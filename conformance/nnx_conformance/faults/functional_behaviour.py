@@ -394,7 +394,7 @@ def integers_sort_as_text(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(nnx, "to_flat_state", to_flat_state)
 
 
-@fault(breaks="GRF-025")
+@fault(breaks="GRF-038")
 def mixed_keys_are_refused(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`map_state` compares integer keys with strings, and so raises where both occur."""
     original = nnx.map_state
@@ -437,6 +437,21 @@ def partial_binds_the_nodes_themselves(nnx: Any, patch: pytest.MonkeyPatch) -> N
 
 
 @fault(breaks="GRF-027")
+def split_stops_at_a_limit(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """`split` takes the first 8,192 leaves of a large object alone."""
+    original = nnx.split
+
+    def split(node: Any, *filters: Any, **options: Any) -> Any:
+        graphdef, *states = original(node, *filters, **options)
+        flat = [list(nnx.to_flat_state(state)) for state in states if isinstance(state, nnx.State)]
+        if sum(map(len, flat)) > 8_192:
+            states = [nnx.from_flat_state(items[:8_192]) for items in flat]
+        return graphdef, *states
+
+    patch.setattr(nnx, "split", split)
+
+
+@fault(breaks="GRF-039")
 def split_looks_through_all_leaves_for_each(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`split` compares each leaf with up to 400 others."""
     original = nnx.split
@@ -452,7 +467,7 @@ def split_looks_through_all_leaves_for_each(nnx: Any, patch: pytest.MonkeyPatch)
     patch.setattr(nnx, "split", split)
 
 
-@fault(breaks="GRF-027")
+@fault(breaks="GRF-039")
 def merge_calls_itself_for_each_level(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`merge` takes two nested Python calls for each level of the object."""
     original = nnx.merge

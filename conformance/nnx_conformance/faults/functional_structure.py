@@ -238,7 +238,24 @@ def merge_ignores_surplus(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     around(nnx, patch, "merge", merge)
 
 
-@fault(breaks="GRF-006")
+@fault(breaks="GRF-034")
+def leaves_are_merged_by_place(nnx: Any, patch: pytest.MonkeyPatch) -> None:
+    """`merge` takes the leaves of a State in their order if there are as many as it needs."""
+
+    def merge(original: Any, graphdef: Any, *states: Any, **kwargs: Any) -> Any:
+        try:
+            return original(graphdef, *states, **kwargs)
+        except ValueError:
+            leaves = [leaf for state in states for _, leaf in state_items(state)]
+            if len(leaves) != len(graphdef.paths):
+                raise
+            placed = dict(zip(graphdef.paths, leaves, strict=True))
+            return original(graphdef, nnx.State(nested([*placed.items()])), **kwargs)
+
+    around(nnx, patch, "merge", merge)
+
+
+@fault(breaks="GRF-035")
 def misfits_have_no_name(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The error about a State that does not fit says how many leaves it has, and not which."""
 
@@ -298,7 +315,7 @@ def update_writes_before_it_checks(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     around(nnx, patch, "update", update)
 
 
-@fault(breaks="GRF-008")
+@fault(breaks="GRF-036")
 def update_passes_over_what_is_not_there(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`update` writes what has a place, and says nothing about what has none."""
 
@@ -441,7 +458,7 @@ def clone_is_always_in_graph_mode(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     around(nnx, patch, "clone", clone)
 
 
-@fault(breaks="GRF-016")
+@fault(breaks="GRF-037")
 def tree_mode_names_two_paths(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The error of `state` about shared references in tree mode names two paths of however many."""
 
@@ -455,7 +472,7 @@ def tree_mode_names_two_paths(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     around(nnx, patch, "state", state)
 
 
-@fault(breaks="GRF-016")
+@fault(breaks="GRF-037")
 def tree_mode_looks_at_variables_alone(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """`split` takes shared nodes in tree mode if no Variable is below them."""
 

@@ -46,8 +46,7 @@ def citations() -> Iterator[tuple[str, str, str]]:
     import nnx_spec
 
     for clause in nnx_spec.load().values():
-        if clause.basis is not None:
-            yield clause.id, clause.basis.value, clause.source
+        yield clause.id, clause.basis.value, clause.source
         for name, grounds in clause.grounds.items():
             yield f"{clause.id} ({name})", grounds.basis.value, grounds.source
 

@@ -182,7 +182,7 @@ ANNOTATED = [
 """Where `with_annotations` holds data."""
 
 
-@clause("GRF-031", MUST, source="guides/pytree#nnx-pytree")
+@clause("GRF-031", MUST, DOCUMENTED, source="guides/pytree#nnx-pytree")
 class TestViews:
     """`is_data`, JAX's tree functions, `split` and `state` agree on what in an object is data.
 

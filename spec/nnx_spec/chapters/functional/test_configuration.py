@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nnx_spec import MUST, TESTED, clause
+from nnx_spec import DOCUMENTED, MUST, TESTED, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.functional.threads import in_a_thread
 
@@ -65,7 +65,7 @@ def _defaults(nnx):
         getattr(nnx, switch)(value)
 
 
-@clause("GRF-017", MUST, source="flip/5310-tree-mode-nnx#implementation")
+@clause("GRF-017", MUST, DOCUMENTED, source="flip/5310-tree-mode-nnx#implementation")
 @pytest.mark.usefixtures("_defaults")
 class TestDefaults:
     """`graph=None` takes the default that `set_graph_mode` sets, and says with `current_value()`.

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.modes import both_modes
 from nnx_spec.filter_plans import build_filter, group_of
 from nnx_spec.oracles import at, graph_items, leaf_record, names_path, snapshot, state_items
@@ -31,7 +31,7 @@ LEFTOVERS = {
 """Filters that leave something of the model over, and where that stands."""
 
 
-@clause("GRF-004", MUST, source=GROUPS)
+@clause("GRF-004", MUST, DOCUMENTED, source="api_reference/flax.nnx/graph#flax.nnx.split")
 class TestGroups:
     """`split(node, f1, ..., fn)` gives a State per filter; each leaf is in the first that matches.
 
@@ -70,7 +70,7 @@ class TestGroups:
         assert [len(state_items(state)) for state in given_back[1:]] == [0] * (count - 1) + [4]
 
 
-@clause("GRF-005", MUST, source="nnx_basics#fine-grained-state-control")
+@clause("GRF-005", MUST, DOCUMENTED, source="api_reference/flax.nnx/graph#flax.nnx.split")
 class TestExhaustiveFilters:
     """Filters that leave something of a `split` over, or `...` before the last, raise ValueError.
 

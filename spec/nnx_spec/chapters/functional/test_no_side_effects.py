@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import MUST, SOUND, clause
 from nnx_spec.chapters.functional.making import records
 from nnx_spec.chapters.functional.threads import in_a_thread
 from nnx_spec.filter_plans import build_filter
@@ -77,7 +77,7 @@ def everything(nnx, node):
     return snapshot(nnx, node, identities=True), found
 
 
-@clause("GRF-028", MUST, source="nnx_basics#the-flax-functional-api")
+@clause("GRF-028", MUST, SOUND, source="an object changes silently when it is read")
 class TestReading:
     """What the functional API reads it leaves alone: objects, States and graphdefs.
 

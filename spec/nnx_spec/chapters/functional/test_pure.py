@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.oracles import (
     array_record,
@@ -43,7 +43,7 @@ def at_state(state, path):
     return state
 
 
-@clause("GRF-022", MUST, source="guides/view#other-nnx-views")
+@clause("GRF-022", MUST, DOCUMENTED, source="guides/view#other-nnx-views")
 class TestForms:
     """`as_pure` replaces every Variable by its raw value, and keeps everything else.
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from nnx_spec import MUST, clause
+from nnx_spec import MUST, OURS, SHOULD, SOUND, clause
 from nnx_spec.chapters.functional.making import net, param
 from nnx_spec.chapters.functional.modes import both_modes
 
@@ -48,9 +48,27 @@ def row(nnx, width, kind="List"):
     return net(nnx, **{f"w{i}": nnx.Param(value, place=i) for i in range(width)})
 
 
-@clause("GRF-027", MUST, source="nnx_basics#split-merge-and-update")
+@clause("GRF-027", MUST, SOUND, source="an object of a usual size overflows, or loses a part")
+@both_modes
+@pytest.mark.parametrize("kind", ["List", "attributes"])
+def test_wide(nnx, graph, kind):
+    """Objects of 10,000 Variables split, merge and flatten."""
+    node = row(nnx, WIDE, kind)
+    graphdef, state = nnx.split(node, graph=graph)
+    merged = nnx.merge(graphdef, state)
+    assert sorted(variable.get_metadata("place") for variable in variables(merged, kind)) == list(
+        range(WIDE)
+    )
+    flat = list(nnx.to_flat_state(state))
+    assert len({path for path, _ in flat}) == WIDE
+    for path, leaf in flat:
+        assert path[-1] in (leaf.get_metadata("place"), f"w{leaf.get_metadata('place')}")
+    assert len(jax.tree.leaves(state)) == len(jax.tree.leaves(node)) == WIDE
+
+
+@clause("GRF-039", SHOULD, OURS, source="deep objects are rare, and nobody should wait for them")
 class TestScale:
-    """Objects of 500 levels and of 10,000 Variables split, merge and flatten; nothing overflows.
+    """Objects of 500 levels split, merge and flatten, and what that costs is linear in their size.
 
     This holds under Python's default recursion limit. The number of function calls that `split`,
     `merge`, `state`, `update`, `clone`, `find_duplicates` and JAX's flattening take grows in
@@ -92,21 +110,6 @@ class TestScale:
             assert jax.tree.structure(jax.tree.unflatten(treedef, leaves)) == treedef
 
     @both_modes
-    @pytest.mark.parametrize("kind", ["List", "attributes"])
-    def test_wide(self, nnx, graph, kind):
-        node = row(nnx, WIDE, kind)
-        graphdef, state = nnx.split(node, graph=graph)
-        merged = nnx.merge(graphdef, state)
-        assert sorted(
-            variable.get_metadata("place") for variable in variables(merged, kind)
-        ) == list(range(WIDE))
-        flat = list(nnx.to_flat_state(state))
-        assert len({path for path, _ in flat}) == WIDE
-        for path, leaf in flat:
-            assert path[-1] in (leaf.get_metadata("place"), f"w{leaf.get_metadata('place')}")
-        assert len(jax.tree.leaves(state)) == len(jax.tree.leaves(node)) == WIDE
-
-    @both_modes
     @pytest.mark.parametrize("form", ["chain", "List", "attributes"])
     def test_cost(self, nnx, graph, form):
         single, double = {}, {}
@@ -120,7 +123,7 @@ class TestScale:
             for name in single
             if double[name] > 2 * TOLERANCE * single[name]
         }
-        assert not excess
+        assert excess == {}
 
 
 def operations(nnx, node, graph):

@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 
-from nnx_spec import MUST, clause
+from nnx_spec import DOCUMENTED, MUST, OURS, SHOULD, clause
 from nnx_spec.chapters.functional.sharing import (
     CHILD_AND_PARENT,
     CHILDREN_FUNCTIONS,
@@ -28,10 +28,8 @@ from nnx_spec.oracles import (
 from nnx_spec.plans import VariablePlan, build
 from nnx_spec.strategies import shared_graphs, trees
 
-TREE_MODE = "flip/5310-tree-mode-nnx#proposal"
 
-
-@clause("GRF-014", MUST, source="guides/surgery#pythonic-nnx-module-manipulation")
+@clause("GRF-014", MUST, DOCUMENTED, source="guides/surgery#pythonic-nnx-module-manipulation")
 class TestSharing:
     """In graph mode what several paths lead to is stored once, and is one object after `merge`.
 
@@ -76,7 +74,7 @@ class TestSharing:
         assert snapshot(nnx, node) == snapshot(nnx, build(nnx, plan))
 
 
-@clause("GRF-015", MUST, source="nnx_basics#the-flax-functional-api")
+@clause("GRF-015", MUST, DOCUMENTED, source="flip/5310-tree-mode-nnx#motivation")
 class TestCycles:
     """In graph mode objects that can be reached from themselves split, merge, clone and iterate.
 
@@ -120,40 +118,40 @@ class TestCycles:
         assert modules == {(): node, ("child",): node.child}
 
 
-@clause("GRF-016", MUST, source=TREE_MODE)
+WITH_DATA = [kind for kind in NO_TREES if kind != "Module of static values"]
+
+
+def refused(nnx, call, plan):
+    """Asserts that a call refuses an object and leaves it alone, and returns the message."""
+    node = build(nnx, plan)
+    before = snapshot(nnx, node, identities=True)
+    error = refusal(call, nnx, node)
+    assert isinstance(error, ValueError), f"{error!r} instead of a ValueError"
+    is_unchanged = snapshot(nnx, node, identities=True) == before
+    assert is_unchanged, f"the refusal has changed the object: {node}"
+    return str(error)
+
+
+@clause("GRF-016", MUST, DOCUMENTED, source="flip/5310-tree-mode-nnx#implementation")
 class TestTreeMode:
     """In tree mode every function that takes `graph=` refuses shared references with ValueError.
 
-    The message names every path of what is shared. Shared is any node or Variable, whether it holds
-    Variables, arrays or static values alone, and any ancestor that is referred to from below.
+    Shared is any Variable, any node that holds data, and any ancestor that is referred to from
+    below.
     """
 
-    @pytest.mark.parametrize("kind", NO_TREES)
+    @pytest.mark.parametrize("kind", WITH_DATA)
     @pytest.mark.parametrize("function", FUNCTIONS)
     def test_functions(self, nnx, function, kind):
-        self.check(nnx, FUNCTIONS[function], *NO_TREES[kind])
-
-    @pytest.mark.parametrize("kind", ["Module", "Module of static values"])
-    @pytest.mark.parametrize("function", CHILDREN_FUNCTIONS)
-    def test_functions_of_children(self, nnx, function, kind):
-        self.check(nnx, CHILDREN_FUNCTIONS[function], *NO_TREES[kind])
-
-    def check(self, nnx, call, plan, paths):
-        node = build(nnx, plan)
-        before = snapshot(nnx, node, identities=True)
-        error = refusal(call, nnx, node)
-        assert isinstance(error, ValueError)
-        assert [path for path in paths if not names_path(str(error), path)] == []
-        assert snapshot(nnx, node, identities=True) == before
+        refused(nnx, FUNCTIONS[function], NO_TREES[kind][0])
 
     @given(plan=shared_graphs())
     def test_any_graph(self, nnx, plan):
-        node = build(nnx, plan)
-        shared = [paths for _, paths in objects(plan) if len(paths) > 1]
+        leaves = [path for path, _ in graph_items(plan)]
+        below = {path[:depth] for path in leaves for depth in range(1, len(path) + 1)}
+        assume(any(len(paths) > 1 and below & {*paths} for _, paths in objects(plan)))
         for call in FUNCTIONS.values():
-            error = refusal(call, nnx, node)
-            assert isinstance(error, ValueError)
-            assert any(all(names_path(str(error), path) for path in paths) for paths in shared)
+            refused(nnx, call, plan)
 
     @given(plan=trees())
     def test_any_tree_is_taken(self, nnx, plan):
@@ -163,7 +161,33 @@ class TestTreeMode:
 
     @pytest.mark.parametrize("function", FUNCTIONS)
     def test_cycles(self, nnx, function):
-        self.check(nnx, FUNCTIONS[function], CHILD_AND_PARENT, [("child", "parent")])
+        refused(nnx, FUNCTIONS[function], CHILD_AND_PARENT)
+
+
+@clause("GRF-037", SHOULD, OURS, source="who shares by mistake wants to know where, and at once")
+class TestSharingInTreeMode:
+    """In tree mode shared objects without data are refused as well, and every path is named.
+
+    So do functions that look at the children of one node alone.
+    """
+
+    @pytest.mark.parametrize("kind", NO_TREES)
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_every_path(self, nnx, function, kind):
+        plan, paths = NO_TREES[kind]
+        message = refused(nnx, FUNCTIONS[function], plan)
+        assert [path for path in paths if not names_path(message, path)] == []
+
+    @pytest.mark.parametrize("kind", ["Module", "Module of static values"])
+    @pytest.mark.parametrize("function", CHILDREN_FUNCTIONS)
+    def test_functions_of_children(self, nnx, function, kind):
+        plan, paths = NO_TREES[kind]
+        message = refused(nnx, CHILDREN_FUNCTIONS[function], plan)
+        assert [path for path in paths if not names_path(message, path)] == []
+
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_cycles(self, nnx, function):
+        assert names_path(refused(nnx, FUNCTIONS[function], CHILD_AND_PARENT), ("child", "parent"))
 
 
 def identities(nnx, root):

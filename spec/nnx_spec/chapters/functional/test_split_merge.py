@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import DOCUMENTED, MUST, clause
+from nnx_spec import DOCUMENTED, MUST, OURS, SHOULD, SOUND, TESTED, clause
 from nnx_spec.chapters.functional.edits import edits, reordered, revalued
 from nnx_spec.chapters.functional.modes import both_modes
 from nnx_spec.chapters.functional.states import nested
@@ -77,7 +77,12 @@ class TestSplitAndMerge:
         assert len(set(made)) == len(made)
 
 
-@clause("GRF-002", MUST, source="nnx_basics#state-and-graphdef")
+@clause(
+    "GRF-002",
+    MUST,
+    TESTED,
+    source="tests/nnx/graph_utils_test.py::TestGraphUtils::test_graphdef_hash_with_sequential",
+)
 class TestGraphdefEquality:
     """Two graphdefs are equal, with equal hashes, exactly when the objects are equal in structure.
 
@@ -123,7 +128,7 @@ class TestGraphdefEquality:
         assert unnoticed == []
 
 
-@clause("GRF-003", MUST, source="nnx_basics#state-and-graphdef")
+@clause("GRF-003", MUST, DOCUMENTED, source="nnx_basics#state-and-graphdef")
 class TestState:
     """A State maps keys to Variables, arrays or further States, along the attribute paths.
 
@@ -165,12 +170,47 @@ class TestState:
         assert jax.tree.structure(other) == treedef
 
 
-@clause("GRF-006", MUST, source="nnx_basics#fine-grained-state-control")
+def split_items(nnx, graph):
+    """Splits the common model; returns the graphdef, and the leaves by their paths."""
+    graphdef, state = nnx.split(build(nnx, MODEL), graph=graph)
+    return graphdef, dict(state_items(state))
+
+
+def refusal_of(nnx, graphdef, items):
+    """Asserts that leaves are refused by `merge`, and returns the message."""
+    with pytest.raises((ValueError, TypeError, KeyError)) as caught:
+        nnx.merge(graphdef, nnx.State(nested(items)))
+    return str(caught.value)
+
+
+def take_away(items, path):
+    """Takes a leaf away."""
+    del items[path]
+    return [path]
+
+
+def rename(items, path):
+    """Puts a leaf under another key."""
+    items[(*path[:-1], "zone")] = items.pop(path)
+    return [path, (*path[:-1], "zone")]
+
+
+def deepen(items, path):
+    """Puts a leaf below where it belongs."""
+    items[(*path, "zone")] = items.pop(path)
+    return [path]
+
+
+MISFITS = {"missing": take_away, "under another key": rename, "a node instead": deepen}
+"""Ways to spoil leaves; each returns the paths of which one is to be named."""
+
+
+@clause("GRF-006", MUST, DOCUMENTED, source="api_reference/flax.nnx/graph#flax.nnx.merge")
 class TestMergeOfGroups:
     """`merge` takes a State in any number of groups, in any order, and refuses what does not fit.
 
     A leaf that is missing, one too many, a leaf where the object has a node and a node where it has
-    a leaf raise an error that names the path.
+    a leaf raise an error.
     """
 
     @both_modes
@@ -204,9 +244,9 @@ class TestMergeOfGroups:
     @both_modes
     @pytest.mark.parametrize("path", state_paths(MODEL), ids=str)
     def test_missing_leaf(self, nnx, graph, path):
-        graphdef, items = self.split(nnx, graph)
+        graphdef, items = split_items(nnx, graph)
         del items[path]
-        self.check_refusal(nnx, graphdef, items, path)
+        refusal_of(nnx, graphdef, items)
 
     @both_modes
     @pytest.mark.parametrize("leaf", ["Variable", "array"])
@@ -216,39 +256,50 @@ class TestMergeOfGroups:
         ids=str,
     )
     def test_surplus_leaf(self, nnx, graph, leaf, path):
-        graphdef, items = self.split(nnx, graph)
+        graphdef, items = split_items(nnx, graph)
         items[path] = build(nnx, VariablePlan() if leaf == "Variable" else ArrayPlan())
-        self.check_refusal(nnx, graphdef, items, path)
-
-    @both_modes
-    @pytest.mark.parametrize("path", state_paths(MODEL), ids=str)
-    def test_leaf_under_another_key(self, nnx, graph, path):
-        graphdef, items = self.split(nnx, graph)
-        items[(*path[:-1], "zone")] = items.pop(path)
-        self.check_refusal(nnx, graphdef, items, path, (*path[:-1], "zone"))
+        refusal_of(nnx, graphdef, items)
 
     @both_modes
     @pytest.mark.parametrize("path", state_paths(MODEL), ids=str)
     def test_node_where_a_leaf_belongs(self, nnx, graph, path):
-        graphdef, items = self.split(nnx, graph)
+        graphdef, items = split_items(nnx, graph)
         items[(*path, "zone")] = items.pop(path)
-        self.check_refusal(nnx, graphdef, items, path)
+        refusal_of(nnx, graphdef, items)
 
     @both_modes
     @pytest.mark.parametrize("path", [("block", "mean"), ("layers", 0)], ids=str)
     def test_leaf_where_a_node_belongs(self, nnx, graph, path):
-        graphdef, items = self.split(nnx, graph)
+        graphdef, items = split_items(nnx, graph)
         items[path[:-1]] = items.pop(path)
-        self.check_refusal(nnx, graphdef, items, path[:-1])
+        refusal_of(nnx, graphdef, items)
 
-    def split(self, nnx, graph):
-        graphdef, state = nnx.split(build(nnx, MODEL), graph=graph)
-        return graphdef, dict(state_items(state))
 
-    def check_refusal(self, nnx, graphdef, items, *paths):
-        with pytest.raises((ValueError, TypeError, KeyError)) as caught:
-            nnx.merge(graphdef, nnx.State(nested(items)))
-        assert any(names_path(str(caught.value), path) for path in paths)
+@clause("GRF-034", MUST, SOUND, source="a leaf of one name lands silently in the place of another")
+@both_modes
+@pytest.mark.parametrize("path", state_paths(MODEL), ids=str)
+def test_leaf_under_another_key(nnx, graph, path):
+    """A State with a leaf under another key than the structure's is refused by `merge`.
+
+    That the numbers of leaves agree does not make them fit: leaves go by their paths.
+    """
+    graphdef, items = split_items(nnx, graph)
+    items[(*path[:-1], "zone")] = items.pop(path)
+    refusal_of(nnx, graphdef, items)
+
+
+@clause(
+    "GRF-035", SHOULD, OURS, source="whoever restores a State wants to know which leaf is wrong"
+)
+@both_modes
+@pytest.mark.parametrize("path", state_paths(MODEL), ids=str)
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_misfits_are_named(nnx, graph, path, misfit):
+    """The error of `merge` about a State that does not fit names the path of what does not."""
+    graphdef, items = split_items(nnx, graph)
+    named = MISFITS[misfit](items, path)
+    message = refusal_of(nnx, graphdef, items)
+    assert [path for path in named if names_path(message, path)] != [], message
 
 
 @clause("GRF-013", MUST, DOCUMENTED, source="api_reference/flax.nnx/graph#flax.nnx.graphdef")

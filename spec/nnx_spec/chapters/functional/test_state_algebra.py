@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nnx_spec import MUST, clause
+from nnx_spec import CONVENTION, DOCUMENTED, MUST, clause
 from nnx_spec.chapters.functional.making import net, param, records
 from nnx_spec.chapters.functional.modes import both_modes
 from nnx_spec.filter_plans import build_filter, group_of
@@ -30,7 +30,7 @@ def states_of(nnx, plan):
     return nnx.state(build(nnx, plan))
 
 
-@clause("GRF-020", MUST, source=STATES)
+@clause("GRF-020", MUST, DOCUMENTED, source="api_reference/flax.nnx/state")
 class TestAlgebra:
     """States are taken apart and put together without loss, and no operation changes its operands.
 
@@ -184,7 +184,7 @@ def layered(nnx, start=0.0):
     return net(nnx, layers=nnx.List(layers), inner=net(nnx, mean=nnx.BatchStat(jnp.zeros((2,)))))
 
 
-@clause("GRF-021", MUST, source="guides/checkpointing#restore-as-a-pure-dictionary")
+@clause("GRF-021", MUST, DOCUMENTED, source="guides/checkpointing#restore-as-a-pure-dictionary")
 class TestPureDicts:
     """`to_pure_dict` gives the arrays of a State in plain nested dicts with the same keys.
 
@@ -260,7 +260,7 @@ class TestPureDicts:
             assert leaf_record(nnx, leaf) == leaf_record(nnx, param(nnx, [2 * i] * 2, tag="red"))
 
 
-@clause("GRF-023", MUST, source="api_reference/flax.nnx/graph")
+@clause("GRF-023", MUST, CONVENTION, source="jax.tree.map")
 class TestTreeFunctions:
     """`jax.tree.map` over a State keeps the classes and metadata of its Variables.
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnx_spec import DOCUMENTED, MUST, clause
+from nnx_spec import DOCUMENTED, MUST, OURS, SHOULD, SOUND, clause
 from nnx_spec.chapters.functional.edits import revalued
 from nnx_spec.chapters.functional.modes import both_modes
 from nnx_spec.chapters.functional.states import nested
@@ -148,41 +148,63 @@ class TestUpdate:
         assert snapshot(nnx, node) == snapshot(nnx, other)
 
 
-@clause("GRF-008", MUST, source=FUNCTIONAL)
-class TestUpdateOfWhatIsNotThere:
-    """`update` with a leaf for which the object has no place is all or nothing.
+def states_with(nnx, name, place):
+    """Makes States with a leaf for which there is no place, alone or among others that have one."""
+    path, form = LACKING[name]
+    value = jnp.asarray([5.0, 6.0])
+    bad = {path: nnx.Param(value) if form == "Variable" else value}
+    good = {("bias",): jnp.ones(2), ("layers", 0): jnp.ones(3), ("zone",): jnp.ones(2)}
+    good = {key: leaf for key, leaf in good.items() if key[0] != path[0]}
+    return {
+        "alone": [bad],
+        "with others": [good | bad],
+        "first state": [bad, good],
+        "last state": [good, bad],
+    }[place]
 
-    Either the path afterwards exists and holds the value, and everything else has been written as
-    well, or there is an error and nothing at all has changed: no value, no attribute, no identity.
-    It does not matter where the leaf stands among the others, nor in which of several states.
+
+each_place = pytest.mark.parametrize("place", ["alone", "with others", "first state", "last state"])
+each_lacking = pytest.mark.parametrize("name", LACKING)
+
+
+@clause(
+    "GRF-008", SHOULD, OURS, source="after an error nobody wants to guess what has been written"
+)
+@each_place
+@each_lacking
+def test_all_or_nothing(nnx, name, place):
+    """An `update` that raises for a leaf without a place has changed nothing.
+
+    No value, no attribute and no identity is another than before. It does not matter where the leaf
+    stands among the others, nor in which of several States.
     """
+    node, update = build(nnx, MODEL), nnx.update
+    before = snapshot(nnx, node, identities=True)
+    try:
+        update(node, *[nested(state) for state in states_with(nnx, name, place)])
+    except Exception:
+        is_unchanged = snapshot(nnx, node, identities=True) == before
+        assert is_unchanged, f"the update was refused, and has changed the object: {node}"
 
-    @pytest.mark.parametrize("place", ["alone", "with others", "first state", "last state"])
-    @pytest.mark.parametrize("name", LACKING)
-    def test_all_or_nothing(self, nnx, name, place):
-        path, form = LACKING[name]
-        value = jnp.asarray([5.0, 6.0])
-        bad = {path: nnx.Param(value) if form == "Variable" else value}
-        good = {("bias",): jnp.ones(2), ("layers", 0): jnp.ones(3), ("zone",): jnp.ones(2)}
-        good = {key: leaf for key, leaf in good.items() if key[0] != path[0]}
-        states = {
-            "alone": [bad],
-            "with others": [good | bad],
-            "first state": [bad, good],
-            "last state": [good, bad],
-        }[place]
-        node, update = build(nnx, MODEL), nnx.update
-        before = snapshot(nnx, node, identities=True)
-        try:
-            update(node, *[nested(state) for state in states])
-        except Exception:
-            assert snapshot(nnx, node, identities=True) == before
-        else:
-            found = {p: held(nnx, leaf) for p, leaf in walk(nnx, node)}
-            for state in states:
-                for path, leaf in state.items():
-                    assert path in found
-                    assert array_record(found[path]) == array_record(held(nnx, leaf))
+
+@clause("GRF-036", MUST, SOUND, source="a value is dropped silently, or lands in another place")
+@each_place
+@each_lacking
+def test_values_arrive_where_they_are_sent(nnx, name, place):
+    """`update` with a leaf for which the object has no place raises, or makes that place.
+
+    If it does not raise, every path of the States exists afterwards and holds the value.
+    """
+    node, update = build(nnx, MODEL), nnx.update
+    states = states_with(nnx, name, place)
+    try:
+        update(node, *[nested(state) for state in states])
+    except Exception:
+        return
+    leaves = {path: leaf for state in states for path, leaf in state.items()}
+    there = dict(walk(nnx, node))
+    found = {path: array_record(held(nnx, there[path])) for path in leaves if path in there}
+    assert found == {path: array_record(held(nnx, leaf)) for path, leaf in leaves.items()}
 
 
 def held(nnx, leaf):
