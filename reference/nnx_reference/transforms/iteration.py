@@ -148,7 +148,8 @@ def _check_axes(in_axes: Any, out_axes: Any) -> None:
     if any(_has_none(entry) for entry in leaves_of(out_axes)):
         raise ValueError(
             f"scan stacks its outputs and does not broadcast them, so that None has no meaning in"
-            f" out_axes={out_axes!r}: carry what is to come out once"
+            f" out_axes={out_axes!r}: carry what is to come out once; of an object, nnx.split that"
+            " off, and nnx.merge it inside"
         )
 
 
