@@ -184,7 +184,7 @@ def leftovers_are_dropped(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     around(nnx, patch, "split", split)
 
 
-@fault(breaks="GRF-005")
+@fault(breaks="GRF-040")
 def leftovers_have_no_name(nnx: Any, patch: pytest.MonkeyPatch) -> None:
     """The error about what no filter selects does not say what that is."""
 
